@@ -1,0 +1,147 @@
+# Everything a person does with this checkout; `make help` lists it.
+# Needed beforehand: Python 3.11 or newer, a Rust toolchain (cargo, rustfmt, clippy), make.
+# Nothing is written outside the checkout but the package caches of pip and cargo.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+EXTENSION := pydownpour/_core.abi3.so
+PYTHON_CODE := pydownpour tests examples requirements .ci
+
+# One interpreter for every build of the binding, or cargo compiles PyO3 again for each.
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+export CARGO_TARGET_DIR := $(CURDIR)/target
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Processes share the cores already; BLAS threads on top would fight over them.
+export OPENBLAS_NUM_THREADS ?= 1
+
+CARGO_TEST := cargo test --release --locked --package downpour
+CLIPPY_RULES := -D warnings -D clippy::undocumented_unsafe_blocks
+PYTEST := $(BIN)/python -m pytest
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
+
+##@ Two commands to begin with
+
+.PHONY: demo
+demo: $(EXTENSION) ## train on real handwritten digits: 2 shards, 4 replicas, real processes
+	$(BIN)/pydownpour demo
+
+.PHONY: test
+test: test-rust test-python ## everything but the slow parts, Rust and Python
+
+##@ Checks
+
+.PHONY: lint
+lint: lint-rust lint-python ## formatting, clippy, ruff, mypy --strict, the stub against the core
+
+.PHONY: lint-rust
+lint-rust: $(VENV)/.installed
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --quiet -- $(CLIPPY_RULES)
+
+.PHONY: lint-python
+lint-python: $(EXTENSION)
+	$(BIN)/ruff format --check $(PYTHON_CODE)
+	$(BIN)/ruff check $(PYTHON_CODE)
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest pydownpour._core $(STUBTEST_FLAGS)
+
+.PHONY: format
+format: $(VENV)/.installed ## rewrite the code in the project's format
+	cargo fmt --all
+	$(BIN)/ruff check --fix --quiet $(PYTHON_CODE) || true
+	$(BIN)/ruff format $(PYTHON_CODE)
+
+.PHONY: test-rust
+test-rust: $(VENV)/.installed ## the pure crate's tests
+	$(CARGO_TEST)
+
+.PHONY: test-python
+test-python: $(EXTENSION) ## unit, property, e2e, examples and the short chaos tests
+	$(PYTEST) -n $(JOBS) -m "not slow and not bench"
+
+##@ Slow checks
+
+.PHONY: slow
+slow: $(EXTENSION) ## the Python tests that `make test` leaves out
+	$(PYTEST) -n $(JOBS) -m slow
+
+.PHONY: chaos
+chaos: $(EXTENSION) ## real processes killed, stopped and starved, short and long forms
+	$(PYTEST) -m chaos
+
+.PHONY: loom
+loom: ## every interleaving of the store's claim, publish and reclaim protocol
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} \
+	cargo test --release --locked --package downpour --target-dir target/loom --test 'loom_*'
+
+.PHONY: sanitize
+sanitize: ## the pure crate's tests under AddressSanitizer, its store tests under ThreadSanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
+	cargo test --locked --package downpour --target $(HOST) --target-dir target/asan \
+	--lib --tests
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
+	cargo test --locked --package downpour --target $(HOST) --target-dir target/tsan \
+	--test 'store_*'
+
+.PHONY: fuzz-short
+fuzz-short: $(EXTENSION) ## the property tests of both languages with many fresh random cases
+	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO_TEST)
+	HYPOTHESIS_PROFILE=night $(PYTEST) -n $(JOBS) --timeout 3600 tests/property
+
+##@ Figures
+
+.PHONY: bench
+bench: $(EXTENSION) ## ratios against plain sockets, loops and arrays, both sides in one run
+	$(BIN)/python -m pydownpour.bench
+
+.PHONY: experiment
+experiment: $(EXTENSION) ## the 2012 paper's first result at small scale, as a table
+	$(BIN)/python examples/experiment.py
+
+##@ Building
+
+.PHONY: build
+build: $(EXTENSION) ## .venv with everything in it, and the extension
+
+$(VENV)/.installed: requirements/lock.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "pydownpour needs Python 3.11 or newer; try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements/lock.txt
+	touch $@
+
+# Deleted first: an old extension must never stand in for one that failed to build.
+$(EXTENSION): $(VENV)/.installed pyproject.toml $(RUST_SOURCES)
+	@command -v cargo > /dev/null || { echo "a Rust toolchain (cargo) is needed" >&2; exit 1; }
+	rm -f pydownpour/_core*.so
+	PIP_QUIET=1 $(BIN)/maturin develop --release --locked --quiet
+	touch $@
+
+.PHONY: wheel
+wheel: $(VENV)/.installed ## dist/: source distribution, and the stripped wheel built from it
+	rm -rf dist
+	$(BIN)/maturin build --profile dist --locked --sdist --out dist
+
+.PHONY: lock
+lock: ## renew requirements/lock.txt from pyproject.toml
+	$(PYTHON) requirements/lock.py
+
+.PHONY: clean
+clean: ## remove all that was built or installed
+	rm -rf $(VENV) target dist pydownpour/_core*.so .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .hypothesis
+
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	/^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -1,0 +1,145 @@
+"""pydownpour: asynchronous training between machines that share nothing but a URL.
+
+The map of the rooms; imports point downward only, and a test reads them::
+
+    errors limits ids        the words: what can go wrong, how much of anything, what numbers mean
+    layout optimizers        the numbers: named arrays on one line of elements, frozen update rules
+    policy                   when replicas push and fetch, who waits for whom; pure
+    wire                     messages and frames: bytes in, bytes out
+    net                      the only room that touches aiohttp: listeners, clients, streams, TLS
+    storage                  the run folder and its files
+    shard                    owns a part of the parameters: admit, apply, acknowledge, serve
+    replica                  what a training loop talks to: push and fetch in the background
+    coordinator              membership, leased work, evaluation, report; never on the gradient path
+    job                      what a user declares, and how a job file is loaded
+    engines                  start, watch, restart and stop the processes; never data
+    cli                      the command pydownpour
+    data                     real data to start with
+    _core                    Rust: the store, the optimizers, frames and checksums
+
+A gradient's way: arrays -> layout -> frame -> net ... net -> frame -> admit -> apply -> ack, after
+which the replica knows its staleness. A fetch is the same road with a snapshot.
+
+Importing this package imports next to nothing: each public name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pydownpour.errors import (
+    AuthError,
+    CheckpointError,
+    ClosedError,
+    ConfigError,
+    ConnectFailed,
+    DeadlineExceeded,
+    DownpourError,
+    Fenced,
+    InternalError,
+    JobFailed,
+    LayoutMismatch,
+    LimitExceeded,
+    LocalProtocolError,
+    NonFiniteGradient,
+    NotReady,
+    ParameterError,
+    PeerLost,
+    ProtocolError,
+    RemoteProtocolError,
+    TransportError,
+    UnsupportedArray,
+)
+
+if TYPE_CHECKING:
+    from pydownpour._core import __version__
+    from pydownpour.job import Job, Work
+    from pydownpour.optimizers import (
+        SGD,
+        Adagrad,
+        Adam,
+        AdamW,
+        Clip,
+        Momentum,
+        Nesterov,
+        WeightDecay,
+        chain,
+    )
+    from pydownpour.policy import Downpour
+    from pydownpour.replica.replica import Replica
+    from pydownpour.replica.run import join
+    from pydownpour.replica.work import Unit
+
+_HOMES = {
+    "SGD": "optimizers",
+    "Adagrad": "optimizers",
+    "Adam": "optimizers",
+    "AdamW": "optimizers",
+    "Clip": "optimizers",
+    "Downpour": "policy",
+    "Job": "job",
+    "Momentum": "optimizers",
+    "Nesterov": "optimizers",
+    "Replica": "replica.replica",
+    "Unit": "replica.work",
+    "WeightDecay": "optimizers",
+    "Work": "job",
+    "__version__": "_core",
+    "chain": "optimizers",
+    "join": "replica.run",
+}
+"""Where the names that load lazily live."""
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "AuthError",
+    "CheckpointError",
+    "Clip",
+    "ClosedError",
+    "ConfigError",
+    "ConnectFailed",
+    "DeadlineExceeded",
+    "Downpour",
+    "DownpourError",
+    "Fenced",
+    "InternalError",
+    "Job",
+    "JobFailed",
+    "LayoutMismatch",
+    "LimitExceeded",
+    "LocalProtocolError",
+    "Momentum",
+    "Nesterov",
+    "NonFiniteGradient",
+    "NotReady",
+    "ParameterError",
+    "PeerLost",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "Replica",
+    "TransportError",
+    "Unit",
+    "UnsupportedArray",
+    "WeightDecay",
+    "Work",
+    "__version__",
+    "chain",
+    "join",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pydownpour' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"pydownpour.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

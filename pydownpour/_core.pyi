@@ -1,0 +1,335 @@
+"""The Rust core: floats and bytes in, floats and bytes out. No policy, no clock, no I/O.
+
+Every call is synchronous. Calls that touch more than a few KiB release the GIL while they run,
+and no core thread ever calls back into Python, so a simulator may run each of them inline.
+
+Buffers are anything with the buffer protocol, C-contiguous, of any format: their bytes are taken
+as elements of the dtype that is asked for. Nobody may write into a buffer during a call. dtype
+codes (also the wire codes): 1 = float32, 2 = float64, 3 = float16, 4 = bfloat16 (raw 16-bit words).
+
+Errors are classes of pydownpour.errors: ParameterError for a buffer or number that does not fit
+(UnsupportedArray if it is not contiguous), ConfigError for an impossible store or optimizer,
+LocalProtocolError for calls out of order, RemoteProtocolError (with .offset, bytes of the stream
+before the offending frame) for what a peer did, InternalError for a panic.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, final
+
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+# numpy's arrays have the buffer protocol, which a type checker for 3.11 does not know.
+_Bytes: TypeAlias = Buffer | NDArray[Any]
+
+__version__: Final[str]
+
+# Wire numbers. The one place they are written is the Rust crate's frame/kind.rs.
+HEADER_SIZE: Final[int]  # 64
+WIRE_VERSION: Final[int]  # 1
+SEQ_WINDOW: Final[int]  # 1024
+
+KIND_PUSH: Final[int]  # 1, replica to shard: a run of count FRAGMENT frames follows, from seq on
+KIND_FRAGMENT: Final[int]  # 2, replica to shard: one record
+KIND_ACK: Final[int]  # 3, shard to replica: count records from seq on have their answer
+KIND_REFUSE: Final[int]  # 4, shard to replica: code in aux, the words in the payload
+KIND_FETCH: Final[int]  # 5, replica to shard: what changed after LSN version
+KIND_PARAMETERS: Final[int]  # 6, shard to replica: one fragment
+KIND_FETCHED: Final[int]  # 7, shard to replica: fetch seq is complete
+KIND_PING: Final[int]  # 8, either way
+KIND_PONG: Final[int]  # 9, either way
+KIND_ERROR: Final[int]  # 10, either way: code in aux, the words in the payload; the stream ends
+KIND_BYE: Final[int]  # 11, either way: the stream ends in good order
+
+FLAG_PUSH_COMPLETE: Final[int]  # 1, in an ACK
+
+CODE_NON_FINITE: Final[int]  # 1
+CODE_RESULT_NON_FINITE: Final[int]  # 2
+CODE_LENGTH: Final[int]  # 3
+CODE_FRAGMENT: Final[int]  # 4, no such fragment
+CODE_UNSUPPORTED: Final[int]  # 5, dtype or codec
+CODE_FENCED: Final[int]  # 6
+CODE_UNKNOWN_STATE: Final[int]  # 7
+CODE_WINDOW: Final[int]  # 8
+CODE_STORE_FULL: Final[int]  # 9
+CODE_POLICY: Final[int]  # 10
+
+DTYPE_F32: Final[int]  # 1
+DTYPE_F64: Final[int]  # 2
+DTYPE_F16: Final[int]  # 3
+DTYPE_BF16: Final[int]  # 4
+
+def build_info() -> dict[str, str]:
+    """version, profile, simd (the level in use), simd_available (comma separated), crc32c (the
+    loop in use), target."""
+
+def crc32c(data: _Bytes, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of data, continuing from value."""
+
+def check(data: _Bytes, dtype: int) -> tuple[int, int, float]:
+    """Scan elements: (count of non-finite ones, index of the first or -1, sum of squares of the
+    finite ones in f64, in a fixed lane order: same bits on every SIMD level)."""
+
+def cast(source: _Bytes, source_dtype: int, target: _Bytes, target_dtype: int) -> None:
+    """Convert element by element, round to nearest even, once. Lengths must match; source and
+    target may not share memory."""
+
+def accumulate(target: _Bytes, source: _Bytes, source_dtype: int, *, overwrite: bool) -> None:
+    """target (f32) += source, or = source when overwrite. Source of any dtype code."""
+
+def step(target: _Bytes, source: _Bytes, source_dtype: int, rate: float) -> None:
+    """target (f32) -= rate * source: the replica's local step."""
+
+@final
+class Optimizer:
+    """A compiled chain of parts, e.g. [("clip", {"max": 1.0}), ("adagrad", {"lr": .05, ...})].
+
+    Raises ConfigError (a ValueError) for an unknown part, a missing or unknown or out-of-range
+    number, an unknown simd level.
+    """
+    def __new__(
+        cls, parts: Sequence[tuple[str, dict[str, float]]], *, simd: str | None = None
+    ) -> Optimizer: ...
+    @property
+    def planes(self) -> int:
+        """State planes per parameter: 0 for SGD, 1 momentum/Adagrad, 2 Adam."""
+    @property
+    def simd(self) -> str: ...
+
+@final
+class Store:
+    """One shard's parameters and optimizer state as published stripes.
+
+    len elements, cut in stripes of stripe_len; fragment_len (a multiple of stripe_len) elements
+    make a fragment, the unit of a record. Readers are wait-free; an update is applied by whoever
+    holds the stripe's claim. Updates of a fragment are applied in ticket order (see apply).
+    """
+    def __new__(
+        cls, *, len: int, stripe_len: int, fragment_len: int, optimizer: Optimizer
+    ) -> Store: ...
+    @property
+    def len(self) -> int: ...
+    @property
+    def stripe_len(self) -> int: ...
+    @property
+    def fragment_len(self) -> int: ...
+    @property
+    def fragments(self) -> int: ...
+    @property
+    def planes(self) -> int:
+        """State planes per parameter, as the optimizer's."""
+    @property
+    def lsn(self) -> int:
+        """Records applied so far by this shard. The first record gets LSN 1."""
+    def load(self, start: int, values: _Bytes) -> None:
+        """Set parameters [start, start+n) from f32 values. Only before the first apply."""
+    def read(self, target: _Bytes, start: int = 0) -> None:
+        """Copy parameters [start, start + len(target)) into an f32 target, stripe by stripe."""
+    def version(self, fragment: int) -> int:
+        """Updates applied to this fragment."""
+    def versions(self) -> bytes:
+        """All fragment versions, u64 little-endian."""
+    def apply(self, fragment: int, payload: _Bytes, dtype: int, *, scale: float = 1.0) -> int:
+        """Check and apply one record without identity; returns its LSN.
+
+        Raises NonFiniteGradient (with .count and .first_index) and changes nothing if the payload,
+        times scale, holds NaN or Inf, or if the result would; LimitExceeded if readers pin too
+        many copies; ParameterError for a wrong length, fragment or dtype.
+        """
+    # -- identity: (replica, incarnation, seq) ------------------------------------------------
+    def admit(
+        self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
+    ) -> str:
+        """Verdict for a run of seqs: "new", "done" (all applied before), "partly" (some),
+        "fenced" (older incarnation), "unknown" (this incarnation was never admitted here and
+        first_incomplete > 1: the shard lost its past; nothing is changed), "window" (last seq >=
+        floor + SEQ_WINDOW). Raises the floor to first_incomplete - 1. A newer incarnation fences
+        the older ones and starts at floor 0. ids and seqs start at 1."""
+    def fence(self, replica: int, incarnation: int) -> None:
+        """Refuse incarnations below this one for ever."""
+    def applied(self, replica: int) -> tuple[int, int, int] | None:
+        """(incarnation, floor, records applied in all of its incarnations) or None."""
+    # -- state that must survive a restart ------------------------------------------------------
+    def export_ledger(self) -> bytes:
+        """LSN, fragment versions and dedupe windows at one moment between two records, as bytes
+        with a version and a CRC."""
+    def import_ledger(self, data: _Bytes) -> None:
+        """Take them back, before the first apply. Raises CheckpointError for bytes that are
+        damaged, contradictory or of a store that is cut differently, and changes nothing then."""
+    def read_plane(self, plane: int, target: _Bytes) -> None:
+        """Copy state plane 1..planes (0 = parameters) into an f32 target of len elements."""
+    def load_plane(self, plane: int, source: _Bytes) -> None:
+        """Set a plane, when restoring, before the first apply."""
+    # -- fetch --------------------------------------------------------------------------------
+    def parameter_frames(
+        self, since: int, cursor: int, size_max: int
+    ) -> tuple[list[_Bytes], int, int]:
+        """Frames of fragments changed after LSN since, from fragment cursor on, about size_max
+        bytes of them: (buffers ready to write in order, next cursor, frames). since 0 means that
+        the asker has nothing: every fragment is sent. Payload buffers are the published stripes
+        themselves (PinnedStripe), pinned until released; fragments up to 16 KiB are gathered.
+        next cursor == fragments when done. Header: kind PARAMETERS, fragment, version = the
+        fragment's version, seq = LSN of its last record, dtype f32."""
+    def memory(self) -> dict[str, int]:
+        """Bytes: parameters, state, spare, table, pinned; and counts."""
+
+@final
+class PinnedStripe:
+    """The published parameters of one stripe: a read-only buffer, pinned while this lives."""
+
+    def __len__(self) -> int:
+        """Bytes."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Frame:
+    """One received frame's header, and its payload if it is not streamed elsewhere."""
+
+    @property
+    def kind(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def codec(self) -> int: ...
+    @property
+    def dtype(self) -> int: ...
+    @property
+    def replica(self) -> int: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def fragment(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def aux(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def payload(self) -> bytes: ...
+
+@final
+class Settled:
+    """Records first_seq .. first_seq+count-1 of the current push have a definite answer."""
+
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def applied(self) -> int:
+        """The rest were duplicates."""
+    @property
+    def staleness(self) -> int:
+        """The largest of them: version at apply minus base version."""
+    @property
+    def lsn(self) -> int: ...
+    @property
+    def last(self) -> bool:
+        """The push is complete."""
+
+@final
+class Refusal:
+    """One record was refused; nothing of it was applied."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def fragment(self) -> int: ...
+    @property
+    def code(self) -> int:
+        """One of the CODE_ constants."""
+    @property
+    def count(self) -> int: ...
+    @property
+    def first_index(self) -> int:
+        """Within the fragment; -1 where no element is to blame."""
+
+@final
+class ShardInlet:
+    """Bytes of one upgraded stream into a shard's store, fused: each fragment is received into
+    this object's scratch, checked, applied and published while in cache.
+
+    The object itself is a writable buffer (the scratch). Loop:
+        start, stop = inlet.window();  n = recv_into(view[start:stop]);  event = inlet.advance(n)
+        while event is not None: handle(event); event = inlet.advance(0)
+    After a PUSH frame the owner must call accept() or skip() before the next advance(). Events
+    come in the order of the stream: a Frame never overtakes the Settled of records before it.
+    Raises RemoteProtocolError (pydownpour.errors) for malformed bytes; the stream is then dead.
+    A window is void after the next call of window().
+    """
+    def __new__(
+        cls, store: Store, *, payload_size_max: int, control_size_max: int, ack_every: int
+    ) -> ShardInlet: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def window(self) -> tuple[int, int]: ...
+    def advance(self, n: int) -> Frame | Settled | Refusal | None: ...
+    def accept(self, *, scale: float = 1.0) -> None:
+        """Apply the fragments of the push just announced; duplicates are recognised by identity.
+
+        Exactly one Settled with last=True follows; it has count 0 if the last record was refused.
+        The run must have been admitted, or its records are refused with CODE_UNKNOWN_STATE.
+        """
+    def skip(self) -> None:
+        """Receive and throw away the fragments of the push just announced; none is reported."""
+
+@final
+class ReplicaInlet:
+    """Bytes of one upgraded stream into a replica: PARAMETERS payloads land in the target.
+
+    Same loop as ShardInlet, but window() names the buffer: (0, start, stop) in this object's
+    scratch, (1, start, stop) in the target, as bytes. Bytes land before their checksum can be
+    known: after RemoteProtocolError the target holds damaged values; fetch again since 0.
+    """
+    def __new__(cls, *, len: int, fragment_len: int, control_size_max: int) -> ReplicaInlet: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def set_target(self, values: _Bytes, versions: _Bytes) -> None:
+        """f32 values of len elements and u64 versions, one a fragment. Kept until replaced, which
+        is refused (LocalProtocolError) while a payload is landing."""
+    def window(self) -> tuple[int, int, int]: ...
+    def advance(self, n: int) -> Frame | None:
+        """The next frame that is not PARAMETERS. FETCHED frames pass through here."""
+
+def encode_frame(
+    *,
+    kind: int,
+    flags: int = 0,
+    codec: int = 0,
+    dtype: int = 0,
+    replica: int = 0,
+    incarnation: int = 0,
+    fragment: int = 0,
+    seq: int = 0,
+    version: int = 0,
+    aux: int = 0,
+    count: int = 0,
+    payload: _Bytes = b"",
+) -> bytes:
+    """Header and payload, with both checksums. Raises LocalProtocolError for an unknown kind or
+    flag, or a dtype or codec on a frame that carries no elements."""
+
+def fragment_headers(
+    values: _Bytes,
+    dtype: int,
+    *,
+    fragment_len: int,
+    first_fragment: int,
+    count: int,
+    replica: int,
+    incarnation: int,
+    first_seq: int,
+    versions: _Bytes,
+) -> bytes:
+    """count headers of kind FRAGMENT (64 bytes each) for consecutive fragments of the shard-wide
+    values (raw elements of dtype); record i is fragment first_fragment+i with seq first_seq+i and
+    version = versions[first_fragment+i] (u64, the replica's base versions)."""
+
+def scan_frames(data: _Bytes) -> list[Frame]:
+    """Parse whole frames from a buffer (POST bodies and tests). Raises RemoteProtocolError."""
+
+def _all_errors() -> list[BaseException]:
+    """One example of every error the core can raise, for the tests."""

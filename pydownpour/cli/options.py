@@ -1,0 +1,99 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+
+import click
+
+from pydownpour.engines.local import TOKEN_VARIABLE
+from pydownpour.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydownpour.net.access import Access
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AccessOptions:
+    """What the options about tokens and TLS said."""
+
+    token: str | None
+    token_file: str | None
+    tls_cert: str
+    tls_key: str
+    tls_ca: str
+    insecure: bool
+
+    def access(self) -> Access:
+        """For net.
+
+        Raises:
+            ConfigError: the token file cannot be read or is empty.
+        """
+        from pydownpour.net.access import Access, Tls
+
+        given = self.tls_cert or self.tls_key or self.tls_ca
+        tls = Tls(cert=self.tls_cert, key=self.tls_key, ca=self.tls_ca) if given else None
+        return Access(token=self._token(), tls=tls, insecure=self.insecure)
+
+    def _token(self) -> str | None:
+        if not self.token_file:
+            return self.token or None
+        try:
+            with open(self.token_file, encoding="utf-8") as file:
+                token = file.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the token file {self.token_file}: {error}") from error
+        if not token:
+            raise ConfigError(f"the token file {self.token_file} is empty")
+        return token
+
+    def forwarded(self) -> tuple[str, ...]:
+        """The options a child needs on its command line: everything but the token."""
+        pairs = (("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key),
+                 ("--tls-ca", self.tls_ca))  # fmt: skip
+        words = [word for name, value in pairs if value for word in (name, value)]
+        return tuple(words) + (("--insecure",) if self.insecure else ())
+
+
+def access_options(command: F) -> F:
+    """Token and TLS options; the command gets them as one ``access`` argument."""
+
+    @functools.wraps(command)
+    def gathered(**values: Any) -> Any:
+        names = [field.name for field in dataclasses.fields(AccessOptions)]
+        options = AccessOptions(**{name: values.pop(name) for name in names})
+        return command(access=options, **values)
+
+    wrapped: Any = gathered
+    for option in reversed(_ACCESS):
+        wrapped = option(wrapped)
+    return cast(F, wrapped)
+
+
+_file = click.Path(dir_okay=False)
+
+_ACCESS = (
+    click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, metavar="TEXT",
+                 help="The job's token. Better in the variable: others can read a command line."),
+    click.option("--token-file", type=_file, help="Read the token from this file."),
+    click.option("--tls-cert", type=_file, default="", help="Certificate (PEM) of this server."),
+    click.option("--tls-key", type=_file, default="", help="Its private key (PEM)."),
+    click.option("--tls-ca", type=_file, default="", help="Authority (PEM) that peers trust."),
+    click.option("--insecure", is_flag=True,
+                 help="Allow an address other than loopback without token and TLS."),
+)  # fmt: skip
+
+
+def bind_option(default: str = "127.0.0.1:0") -> Callable[[F], F]:
+    """Where to listen."""
+    return click.option(
+        "--bind", default=default, show_default=True, metavar="HOST:PORT",
+        help="Where to listen; port 0 lets the system choose.",
+    )  # fmt: skip

@@ -1,0 +1,191 @@
+"""From the coordinator's statuses to what a person wants to read. Pure: no terminal, no clock.
+
+Rates come from the difference of two statuses at least ``WINDOW_S`` apart, so that they neither
+jump with every heartbeat nor lag behind a minute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from pydownpour.wire.messages import Status
+
+WINDOW_S: Final = 2.0
+"""Rates are over the last two seconds: four heartbeats."""
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ReplicaLine:
+    """One replica's row."""
+
+    name: str
+    state: str
+    units: int
+    samples_per_s: float
+    staleness: float
+    pushes: int
+    waiting_for: str
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ShardLine:
+    """All shards in one row."""
+
+    ready: int
+    shards: int
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    lsns: tuple[int, ...]
+    streams: int
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What a display shows at one moment."""
+
+    status: Status
+    samples_per_s: float
+    eta_s: float | None
+    loss: float | None
+    metrics: Mapping[str, float]
+    replicas: tuple[ReplicaLine, ...]
+    shards: ShardLine
+
+    @property
+    def fraction(self) -> float:
+        """Of the job's units that are done."""
+        return self.status.units_done / self.status.units if self.status.units else 0.0
+
+    def line(self) -> str:
+        """Everything in one line, for logs and pipes."""
+        status = self.status
+        words = [f"{status.elapsed_s:6.1f} s", f"{status.state:<10}"]
+        if status.units:
+            words.append(f"pass {min(status.pass_number + 1, status.passes)}/{status.passes}")
+            words.append(f"{status.units_done}/{status.units} units")
+        words.append(f"{self.samples_per_s:,.0f} samples/s")
+        if self.loss is not None:
+            words.append(f"loss {self.loss:.4g}")
+        words += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        live = [r for r in self.replicas if r.state == "live"]
+        if live:
+            mean = sum(r.staleness for r in live) / len(live)
+            words.append(f"{len(live)} replicas, staleness {mean:.1f}")
+        if status.reason and status.state != "running":
+            words.append(status.reason)
+        return "  ".join(words)
+
+
+@final
+class Rates:
+    """Turns statuses into views."""
+
+    def __init__(self) -> None:
+        self._recent: deque[Status] = deque()
+
+    def view(self, status: Status) -> View:
+        """What to show now; call it with each status, in order."""
+        recent = self._recent
+        if recent and status.elapsed_s < recent[-1].elapsed_s:
+            recent.clear()
+        recent.append(status)
+        while len(recent) > 2 and status.elapsed_s - recent[1].elapsed_s >= WINDOW_S:
+            recent.popleft()
+        before = recent[0]
+        span_s = status.elapsed_s - before.elapsed_s
+        speed = _per_s(status.samples_done - before.samples_done, span_s)
+        left = status.samples - status.samples_done
+        return View(
+            status=status,
+            samples_per_s=speed,
+            eta_s=left / speed if speed > 0 and status.samples else None,
+            loss=status.losses[-1][2] if status.losses else None,
+            metrics=status.evaluations[-1].metrics if status.evaluations else {},
+            replicas=_replicas(before, status, span_s),
+            shards=_shards(before, status, span_s),
+        )
+
+
+def _replicas(before: Status, now: Status, span_s: float) -> tuple[ReplicaLine, ...]:
+    samples = {r.id: r.stats.samples for r in before.replicas}
+    return tuple(
+        ReplicaLine(
+            name=r.name or f"replica {r.id}",
+            state=r.state,
+            units=r.units,
+            samples_per_s=_per_s(r.stats.samples - samples.get(r.id, 0), span_s),
+            staleness=mean_of(r.stats.staleness),
+            pushes=r.stats.pushes_acked,
+            waiting_for=r.stats.waiting_for,
+        )
+        for r in now.replicas
+    )
+
+
+def _shards(before: Status, now: Status, span_s: float) -> ShardLine:
+    received = sum(s.stats.bytes_received for s in now.shards)
+    sent = sum(s.stats.bytes_sent for s in now.shards)
+    return ShardLine(
+        ready=sum(s.state == "ready" for s in now.shards),
+        shards=len(now.shards),
+        bytes_in_per_s=_per_s(
+            received - sum(s.stats.bytes_received for s in before.shards), span_s
+        ),
+        bytes_out_per_s=_per_s(sent - sum(s.stats.bytes_sent for s in before.shards), span_s),
+        lsns=tuple(s.stats.lsn for s in now.shards),
+        streams=sum(s.stats.streams for s in now.shards),
+    )
+
+
+def _per_s(count: float, span_s: float) -> float:
+    # A restarted process counts from zero again: no negative rates.
+    return max(0.0, count / span_s) if span_s > 0 else 0.0
+
+
+def mean_of(histogram: Mapping[int, int]) -> float:
+    """The mean of value -> count; 0 for an empty one."""
+    count = sum(histogram.values())
+    return sum(value * n for value, n in histogram.items()) / count if count else 0.0
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Values as a row of bars, the lowest the smallest; thinned to ``width`` by averaging."""
+    if not values or width < 1:
+        return ""
+    if len(values) > width:
+        edges = [i * len(values) // width for i in range(width + 1)]
+        values = [
+            sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)
+        ]
+    low, high = min(values), max(values)
+    if not high > low:
+        return _BARS[0] * len(values)
+    scale = (len(_BARS) - 1) / (high - low)
+    return "".join(_BARS[round((value - low) * scale)] for value in values)
+
+
+def size(count: float) -> str:
+    """Bytes for people: ``12.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``3.2 s``, ``4:07``, ``1:02:03``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

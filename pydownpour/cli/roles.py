@@ -1,0 +1,197 @@
+"""The three roles of a job, each one process: coordinator, shard, replica.
+
+They are what ``pydownpour run`` starts, and what a person starts by hand on several machines. On a
+terminal they speak to people; into a pipe, and to an engine, they write JSON lines: first
+``{"event": "listening", "url": ...}``, at the end of a coordinator the report.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from pydownpour.cli import loop
+from pydownpour.cli.failures import Failure, Interrupted, describe, in_words, tell_engine
+from pydownpour.cli.options import AccessOptions, access_options, bind_option
+from pydownpour.engines.base import EXIT_FAILED, EXIT_USER
+from pydownpour.engines.child import Channel, adopt, user_traceback
+
+RoleBody = Callable[[Channel | None], Coroutine[Any, Any, Any]]
+
+
+@click.command()
+@click.argument("file", metavar="FILE[:JOB]")
+@click.option("--shards", type=click.IntRange(min=1), required=True, metavar="N",
+              help="Shard processes the job has; it starts when all have come.")
+@click.option("--replicas", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Replicas to expect; only shown, more or fewer may come.")
+@bind_option()
+@click.option("--run-folder", type=click.Path(file_okay=False), default=None,
+              help="For events, parameters and report.  [default: a new one in runs/]")
+@access_options
+@in_words
+def coordinator(
+    file: str, shards: int, replicas: int, bind: str, run_folder: str | None, access: AccessOptions
+) -> None:  # fmt: skip
+    """Start the coordinator of a job: membership, work, evaluation, report.
+
+    \b
+    Example, in three terminals:
+      pydownpour coordinator digits.py --shards 1
+      pydownpour shard --coordinator http://127.0.0.1:40123
+      pydownpour replica digits.py --coordinator http://127.0.0.1:40123
+    On another address a token and TLS are needed:
+      PYDOWNPOUR_TOKEN=... pydownpour coordinator digits.py --shards 2 --bind 10.0.0.5:7000 \\
+          --tls-cert cert.pem --tls-key key.pem
+    """
+
+    async def serve(channel: Channel | None) -> dict[str, Any]:
+        from pydownpour.coordinator.service import serve_coordinator
+        from pydownpour.engines import make_run_folder
+        from pydownpour.job import load_job
+        from pydownpour.net.access import Bind
+
+        where = Bind.parse(bind)
+        reach = access.access()
+        reach.check_bind(where)
+        job = load_job(file)
+        # A run by hand picks its folder here; an engine has made one already.
+        folder = run_folder if channel is not None else str(make_run_folder(file, run_folder))
+        return await serve_coordinator(
+            job,
+            shards=shards,
+            bind=where,
+            access=reach,
+            run_folder=folder,
+            announce=lambda url: _announce(channel, "coordinator", url, _next_steps(file, url)),
+            expected_replicas=replicas,
+            random=random.Random(),
+        )
+
+    channel = adopt()
+    report = _run(channel, serve)
+    _show_report(channel, report)
+    if report.get("state") == "failed":
+        raise Failure(f"the job failed: {report.get('reason')}", EXIT_FAILED)
+
+
+@click.command()
+@click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
+@bind_option()
+@click.option("--index", type=click.IntRange(min=0), default=None, metavar="I",
+              help="The place in the shard map.  [default: any that is free]")
+@click.option("--advertise", default=None, metavar="URL",
+              help="What replicas shall call, when it is not the address we listen on.")
+@access_options
+@in_words
+def shard(
+    coordinator: str, bind: str, index: int | None, advertise: str | None, access: AccessOptions
+) -> None:  # fmt: skip
+    """Start a shard: it owns a part of the parameters and applies gradients to it.
+
+    It needs no job file; the coordinator tells it everything.
+
+    \b
+    Example:
+      pydownpour shard --coordinator http://127.0.0.1:40123
+    """
+
+    async def serve(channel: Channel | None) -> None:
+        from pydownpour.net.access import Bind
+        from pydownpour.shard.service import serve_shard
+
+        await serve_shard(
+            coordinator=coordinator,
+            bind=Bind.parse(bind),
+            access=access.access(),
+            index=index,
+            announce=lambda url: _announce(channel, "shard", url, ""),
+            advertise=advertise,
+        )
+
+    _run(adopt(), serve)
+
+
+@click.command()
+@click.argument("file", metavar="FILE[:JOB]")
+@click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
+@click.option("--name", default="", metavar="NAME", help="Shown in displays and reports.")
+@click.option("--replica", "known", type=click.IntRange(min=0), default=0, metavar="ID",
+              help="The id it had before it was restarted: same replica, next incarnation.")
+@access_options
+@in_words
+def replica(file: str, coordinator: str, name: str, known: int, access: AccessOptions) -> None:
+    """Start a replica: it trains with its own copy of the parameters.
+
+    Start as many as you like, whenever you like; they join and leave while the job runs.
+
+    \b
+    Example:
+      pydownpour replica digits.py --coordinator http://127.0.0.1:40123
+    """
+
+    async def train(channel: Channel | None) -> None:
+        from pydownpour.job import load_job
+        from pydownpour.replica.run import run_replica
+
+        job = load_job(file)
+        job.train  # noqa: B018  no function to run is said before anybody is asked
+        await run_replica(
+            job, coordinator=coordinator, access=access.access(), name=name, replica=known
+        )
+
+    _run(adopt(), train, users=True)
+
+
+def _run(channel: Channel | None, body: RoleBody, *, users: bool = False) -> Any:
+    """Run a role; its failure goes to the engine, to standard error, and into the exit code."""
+    logging.basicConfig(
+        level=logging.INFO if channel is not None else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        return loop.run(lambda: body(channel), hard=True)
+    except (Exception, Interrupted) as error:
+        code = tell_engine(channel, error, users=users)
+        if code == EXIT_USER:
+            click.echo("\n".join(user_traceback(error)), err=True)
+            raise Failure(f"the replica function raised {describe(error)}", code) from None
+        raise
+
+
+def _announce(channel: Channel | None, role: str, url: str, teach: str) -> None:
+    message = {"event": "listening", "role": role, "url": url, "pid": os.getpid()}
+    if channel is not None:
+        channel.emit(message)
+    elif sys.stdout.isatty():
+        click.echo(f"{role} listens at {url}{teach}")
+    else:
+        click.echo(msgspec.json.encode(message).decode())
+        sys.stdout.flush()
+
+
+def _next_steps(file: str, url: str) -> str:
+    return (
+        "\nnow, in other terminals:\n"
+        f"  pydownpour shard --coordinator {url}\n"
+        f"  pydownpour replica {Path(file)} --coordinator {url}"
+    )
+
+
+def _show_report(channel: Channel | None, report: dict[str, Any]) -> None:
+    if channel is not None:
+        channel.emit(report)
+    elif sys.stdout.isatty():
+        from pydownpour.cli.summary import print_summary
+
+        print_summary(report, to=sys.stdout)
+    else:
+        click.echo(msgspec.json.encode(report).decode())

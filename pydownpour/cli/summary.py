@@ -1,0 +1,82 @@
+"""A finished run's report for people: one short table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+from pydownpour.cli.progress import duration, size
+
+
+def print_summary(report: Mapping[str, Any], *, to: IO[str], run_folder: str = "") -> None:
+    """Print a report: rich on a terminal, aligned lines elsewhere."""
+    rows = summary(report)
+    if run_folder:
+        rows.append(("run folder", run_folder))
+    if to.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=_title(report), title_justify="left", box=None, show_header=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column()
+        for name, value in rows:
+            table.add_row(name, value)
+        Console(file=to, highlight=False).print(table, markup=False)
+        return
+    print(_title(report), file=to)
+    for name, value in rows:
+        print(f"  {name:<12} {value}", file=to)
+    to.flush()
+
+
+def _title(report: Mapping[str, Any]) -> str:
+    reason = report.get("reason")
+    state = str(report.get("state", "?"))
+    return f"{report.get('job', 'job')}: {state}" + (f" ({reason})" if reason else "")
+
+
+def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows of (what, words). A report that lacks something only lacks its row."""
+    rows: list[tuple[str, str]] = []
+    metrics = {**report.get("metrics", {})}
+    if report.get("loss") is not None:
+        rows.append(("loss", f"{report['loss']:.4g}"))
+    rows += [(str(name), f"{value:.4f}") for name, value in metrics.items()]
+    if "samples" in report:
+        rows.append((
+            "work",
+            f"{report['samples']:,} samples, {report.get('units', 0):,} units, "
+            f"{report.get('passes', 0)} passes in {duration(report.get('seconds', 0.0))} "
+            f"({report.get('samples_per_s', 0.0):,.0f} samples/s)",
+        ))  # fmt: skip
+    if pushes := report.get("pushes"):
+        rows.append(("pushes", ", ".join(f"{count:,} {what}" for what, count in pushes.items())))
+    if staleness := report.get("staleness"):
+        rows.append((
+            "staleness", f"mean {staleness.get('mean', 0):.2f}, max {staleness.get('max', 0)}",
+        ))  # fmt: skip
+    if traffic := report.get("bytes"):
+        rows.append((
+            "traffic",
+            f"{size(traffic.get('to_shards', 0))} to shards, "
+            f"{size(traffic.get('from_shards', 0))} from shards",
+        ))  # fmt: skip
+    rows += [_replica(replica) for replica in report.get("replicas", [])]
+    if memory := report.get("rss_peak_bytes"):
+        rows.append((
+            "memory", ", ".join(f"{who} {size(count)}" for who, count in memory.items()),
+        ))  # fmt: skip
+    if report.get("storage") not in (None, "ok", "off"):
+        rows.append(("storage", str(report["storage"])))
+    return rows
+
+
+def _replica(replica: Mapping[str, Any]) -> tuple[str, str]:
+    name = replica.get("name") or f"replica {replica.get('id')}"
+    restarts = int(replica.get("incarnations", 1)) - 1
+    words = (
+        f"{replica.get('units', 0):,} units, {replica.get('samples', 0):,} samples, "
+        f"{replica.get('steps', 0):,} steps, staleness {replica.get('staleness_mean', 0):.2f}"
+    )
+    return str(name), words + (f", restarted {restarts} times" if restarts > 0 else "")

@@ -1,0 +1,104 @@
+"""Who is let in: the checks of a join or a hello, and the answers that let a role start."""
+
+from __future__ import annotations
+
+from pydownpour import limits
+from pydownpour.coordinator.declared import Declared
+from pydownpour.coordinator.membership import Member
+from pydownpour.coordinator.slots import Slot
+from pydownpour.errors import ConfigError
+from pydownpour.layout import Layout, Partition, ShardEntry
+from pydownpour.wire import messages
+from pydownpour.wire.messages import Join, Joined, ShardAssigned, WorkEntry
+
+EPOCH = 1
+"""Number of the shard configuration: it does not change yet."""
+
+
+def protocol(low: int, high: int, who: str) -> int:
+    """The highest protocol version both sides speak.
+
+    Raises:
+        ConfigError: there is none; names both ranges.
+    """
+    best = min(high, messages.PROTOCOL)
+    if best < max(low, messages.PROTOCOL_MIN):
+        raise ConfigError(
+            f"the {who} speaks protocol {low} to {high}, this coordinator "
+            f"{messages.PROTOCOL_MIN} to {messages.PROTOCOL}; use the same pydownpour version"
+        )
+    return best
+
+
+def check_layout(job: Declared, join: Join) -> None:
+    """Refuse parameters that are not the job's.
+
+    Raises:
+        LayoutMismatch: names the first array that differs.
+        ConfigError: the arrays are impossible, or not those of the fingerprint.
+    """
+    if join.fingerprint == job.layout.fingerprint:
+        return
+    whose = f"replica {join.name!r}" if join.name else "the replica"
+    theirs = Layout.from_entries(join.arrays)
+    if theirs.fingerprint == job.layout.fingerprint:
+        raise ConfigError(f"{whose} sent a fingerprint that is not that of its own arrays")
+    job.layout.check_same(theirs, whose=whose)
+
+
+def check_dtype(job: Declared, join: Join) -> None:
+    """Refuse a replica that cannot send what the job's shards take.
+
+    Raises:
+        ConfigError: names what each side wants.
+    """
+    if join.wire_dtypes and job.wire_dtype not in join.wire_dtypes:
+        raise ConfigError(
+            f"this job sends gradients as {job.wire_dtype}, the replica can send "
+            f"{', '.join(join.wire_dtypes)}; set wire_dtype in the job"
+        )
+
+
+def assigned(job: Declared, partition: Partition, slot: Slot) -> ShardAssigned:
+    """What a shard needs to start."""
+    return ShardAssigned(
+        index=slot.index,
+        shards=partition.shards,
+        epoch=EPOCH,
+        start=slot.start,
+        len=slot.len,
+        stripe_len=partition.stripe_len,
+        fragment_len=partition.fragment_len,
+        fingerprint=job.layout.fingerprint,
+        optimizer=job.optimizer.parts(),
+        policy=job.policy.to_wire(),
+        heartbeat_s=limits.HEARTBEAT_S,
+        job=job.name,
+    )
+
+
+def joined(
+    job: Declared,
+    partition: Partition,
+    shards: list[ShardEntry],
+    work: WorkEntry | None,
+    member: Member,
+    version: int,
+) -> Joined:
+    """What a replica needs to start."""
+    return Joined(
+        replica=member.id,
+        incarnation=member.incarnation,
+        epoch=EPOCH,
+        protocol=version,
+        stripe_len=partition.stripe_len,
+        fragment_len=partition.fragment_len,
+        shards=shards,
+        policy=job.policy.to_wire(),
+        optimizer=job.optimizer.parts(),
+        work=work,
+        wire_dtype=job.wire_dtype,
+        heartbeat_s=limits.HEARTBEAT_S,
+        lease_s=limits.LEASE_S,
+        job=job.name,
+    )

@@ -1,0 +1,484 @@
+"""The coordinator's decisions, all of them, without a socket, a clock or a file.
+
+One object takes every message with the time it arrived and gives the answer, or raises the error
+that the peer shall see. What happened goes to ``events``, in order, for whoever records it.
+
+States of a job::
+
+    waiting --all shards ready, a replica joined--> running --work complete, stopped,
+       |                                               |      or all replicas left--> evaluating
+       '-----------stopped----------> evaluating       '--a ready shard died--> failed
+                                      evaluating --final parameters secured--> done
+                                      evaluating --a shard died before that--> failed
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, TypeAlias, final
+
+from pydownpour import limits
+from pydownpour.coordinator import admission
+from pydownpour.coordinator.admission import EPOCH
+from pydownpour.coordinator.declared import Declared, work_entry
+from pydownpour.coordinator.detector import Change, Detector
+from pydownpour.coordinator.ledger import Ledger
+from pydownpour.coordinator.membership import Member, Membership
+from pydownpour.coordinator.progress import Progress
+from pydownpour.coordinator.slots import Slot, Slots
+from pydownpour.coordinator.units import Lease
+from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, JobFailed, NotReady
+from pydownpour.layout import partition
+from pydownpour.wire.messages import (
+    Complete,
+    CompleteAnswer,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    JobState,
+    Join,
+    Joined,
+    LeaseAnswer,
+    LeaseRequest,
+    Leave,
+    ShardAssigned,
+    ShardHello,
+    ShardStats,
+)
+
+Event: TypeAlias = dict[str, Any]
+
+
+@final
+class Core:
+    """Membership, shard map, work ledger and state of one job.
+
+    Args:
+        job: What the user declared.
+        shards: How many shards its parameters are cut into.
+        expected_replicas: How many the operator means to start; only for words, and for knowing
+            when a job without declared work is over.
+        now: The time the job starts.
+
+    Raises:
+        ConfigError: more shards than stripes, or impossible work.
+    """
+
+    def __init__(
+        self, job: Declared, *, shards: int, now: float, expected_replicas: int = 0
+    ) -> None:
+        self.job = job
+        self.partition = partition(job.layout.len, shards)
+        self.work = work_entry(job.data)
+        self.ledger = Ledger(self.work) if self.work is not None else None
+        self.slots = Slots(self.partition)
+        self.members = Membership()
+        self.detector = Detector()
+        self.progress = Progress()
+        self.state: JobState = "waiting"
+        self.expected_replicas = expected_replicas
+        self.started = now
+        self.events: deque[Event] = deque()
+        self.passes_due: deque[int] = deque()
+        """Passes finished and not yet evaluated, oldest first."""
+        self.parameters_secured = False
+        """The final parameters are read: a shard that dies now loses nothing."""
+        self.notes: dict[str, str] = {}
+        """What an operator should know, by topic; shown while the job runs."""
+        self._why = ""
+        self._ticked: float | None = None
+        self._replica_seen = now
+        self.note_event(
+            now, "start", job=job.name, shards=shards, parameters=job.layout.len, state=self.state
+        )
+
+    # -- shards ----------------------------------------------------------------------------------
+
+    def hello(self, message: ShardHello, now: float) -> ShardAssigned:
+        """A shard offers itself.
+
+        Raises:
+            ConfigError: protocols do not meet, or there is no place for it.
+            NotReady: its place may become free.
+            JobFailed, ClosedError: the job is over.
+        """
+        admission.protocol(message.protocol_min, message.protocol_max, "shard")
+        self._check_open()
+        slot, repeated = self.slots.place(message, now, running=self.state == "running")
+        if not repeated:
+            self.note_event(
+                now, "shard", index=slot.index, url=slot.url, host=slot.host, pid=slot.pid
+            )
+        return admission.assigned(self.job, self.partition, slot)
+
+    def loading(self, index: int, now: float) -> Slot:
+        """A shard asks for its first parameters: a sign of life, too.
+
+        Raises:
+            RemoteProtocolError: no such shard.
+            ConfigError: it has not said hello.
+        """
+        slot = self.slots.get(index)
+        if slot.state not in ("loading", "ready"):
+            raise ConfigError(f"shard {index} has not said hello (POST /v1/shard)")
+        slot.seen_at = now
+        return slot
+
+    def _shard_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
+        if message.epoch and message.epoch != EPOCH:
+            raise Fenced(f"shard {message.id} is of epoch {message.epoch}, this job has {EPOCH}")
+        before = self.slots.get(message.id).stats
+        slot, became_ready = self.slots.heard(message.id, message.shard, now)
+        self.detector.seen(("shard", message.id), now)
+        if became_ready:
+            self.note_event(now, "shard ready", index=slot.index, url=slot.url)
+        self._note_refusals(before, slot.stats, now)
+        slot.told_end = self.state in ("done", "failed")
+        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
+
+    def _note_refusals(self, before: ShardStats, after: ShardStats, now: float) -> None:
+        for replica, count in sorted(after.refused_by_replica.items()):
+            more = count - before.refused_by_replica.get(replica, 0)
+            if more > 0:
+                self.note_event(
+                    now, "refusal", shard=after.index, replica=replica, records=more, total=count
+                )
+
+    # -- replicas --------------------------------------------------------------------------------
+
+    def join(self, message: Join, now: float) -> Joined:
+        """A replica asks to take part.
+
+        Raises:
+            ConfigError: protocols do not meet, or a name, id or dtype that cannot be.
+            LayoutMismatch: its parameters are not the job's; names the first that differs.
+            LimitExceeded: too many replicas.
+            NotReady: shards are missing; the message says which.
+            JobFailed, ClosedError: the job is over.
+        """
+        protocol = admission.protocol(message.protocol_min, message.protocol_max, "replica")
+        self._check_open()
+        admission.check_layout(self.job, message)
+        admission.check_dtype(self.job, message)
+        if not self.slots.complete:
+            raise NotReady(f"the job waits for {self.slots.waiting_for()}")
+        joined = self.members.register(message, now)
+        member = joined.member
+        self.detector.seen(("replica", member.id), now)
+        self._replica_seen = now
+        if not joined.repeated:
+            self._note_join(member, message, now, rejoined=joined.rejoined)
+        if self.state == "waiting":
+            self.state = "running"
+            self.note_event(now, "running")
+        if self.ledger is None:
+            self.progress.begin(now)
+        return admission.joined(
+            self.job, self.partition, self.slots.entries, self.work, member, protocol
+        )
+
+    def _note_join(self, member: Member, message: Join, now: float, *, rejoined: bool) -> None:
+        released = (
+            self.ledger.release(member.id, below=member.incarnation)
+            if self.ledger is not None and rejoined
+            else []
+        )
+        self.note_event(
+            now,
+            "rejoin" if rejoined else "join",
+            replica=member.id,
+            name=member.name,
+            incarnation=member.incarnation,
+            host=member.host,
+            pid=member.pid,
+            version=message.version,
+            **_returned(released),
+        )
+
+    def _replica_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
+        member = self._hear(message.id, message.incarnation, now)
+        if message.replica is not None:
+            more = message.replica.samples - member.current.samples
+            member.current = message.replica
+            if self.ledger is None and message.replica.loss is not None and more > 0:
+                self.progress.curve.add(
+                    now - self.started, self.samples_done, message.replica.loss, more
+                )
+        member.rss_peak_bytes = max(member.rss_peak_bytes, message.rss_peak_bytes)
+        member.told_end = self.state in ("done", "failed")
+        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
+
+    def _hear(self, replica: int, incarnation: int, now: float) -> Member:
+        """A sign of life of a replica, by whatever message."""
+        known = self.members.get(replica)
+        was = known.state if known is not None else "left"
+        member = self.members.check(replica, incarnation, now)
+        self.detector.seen(("replica", replica), now)
+        self._replica_seen = now
+        if self.ledger is not None:
+            self.ledger.renew(replica, incarnation, now)
+        if was in ("dead", "suspect"):
+            self.note_event(now, "alive", replica=replica, was=was)
+        return member
+
+    def heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
+        """A role lives and tells its counts; the answer tells it how the job stands."""
+        try:
+            if message.role == "shard":
+                return self._shard_heartbeat(message, now)
+            return self._replica_heartbeat(message, now)
+        except Fenced as error:
+            return HeartbeatAnswer(state=self.state, reason=str(error), fenced=True)
+
+    def leave(self, message: Leave, now: float) -> HeartbeatAnswer:
+        """A replica says goodbye.
+
+        Raises:
+            Fenced: it is not a member, or an older incarnation.
+        """
+        known = self.members.get(message.replica)
+        was_there = known is not None and known.state != "left"
+        member = self.members.leave(message.replica, message.incarnation, message.stats)
+        self.detector.forget(("replica", member.id))
+        if was_there:
+            released = self.ledger.release(member.id) if self.ledger is not None else []
+            self.note_event(
+                now, "leave", replica=member.id, reason=message.reason, **_returned(released)
+            )
+        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
+
+    # -- work ------------------------------------------------------------------------------------
+
+    def lease(self, message: LeaseRequest, now: float) -> LeaseAnswer:
+        """A replica asks for units.
+
+        Raises:
+            Fenced: it is not a member, or an older incarnation.
+            ConfigError: the job declares no work.
+        """
+        self._hear(message.replica, message.incarnation, now)
+        ledger = self._ledger()
+        if self.is_over:
+            return LeaseAnswer(done=True, reason=self._why)
+        wait_s = max(limits.LEASE_RETRY_S, len(self.members.present) / limits.LEASE_ASKS_PER_S_MAX)
+        gate = self.job.policy.may_lease(message.replica, self.members.present, ledger.samples_done)
+        if gate:
+            return LeaseAnswer(wait_s=wait_s, reason=gate)
+        lending = ledger.lease(
+            message.replica, message.incarnation, message.count, now, held=message.held
+        )
+        if lending.units:
+            self.progress.begin(now)
+            return LeaseAnswer(units=list(lending.units))
+        return LeaseAnswer(
+            done=lending.done, wait_s=0.0 if lending.done else wait_s, reason=lending.reason
+        )
+
+    def complete(self, message: Complete, now: float) -> CompleteAnswer:
+        """A replica finished units: their gradients are acknowledged.
+
+        Raises:
+            Fenced: it is not a member, or an older incarnation.
+            ConfigError: the job declares no work.
+            RemoteProtocolError: a unit it was never given.
+        """
+        self._hear(message.replica, message.incarnation, now)
+        ledger = self._ledger()
+        counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
+        if ledger.complete and not self.is_over:
+            self.finish(f"all {ledger.work.passes} passes are complete", now)
+        return CompleteAnswer(counted=counted)
+
+    def _record(self, ledger: Ledger, replica: int, unit: Completion, now: float) -> bool:
+        recorded = ledger.record(replica, unit.number, unit.unit, unit.lease)
+        if recorded.repeated:
+            return recorded.counted
+        if recorded.reason:
+            self.note_event(
+                now, "late completion", replica=replica, number=unit.number, unit=unit.unit,
+                counted=recorded.counted, reason=recorded.reason,
+            )  # fmt: skip
+        if recorded.counted and unit.loss is not None:
+            start, stop = ledger.bounds(unit.unit)
+            self.progress.curve.add(
+                now - self.started, ledger.samples_done, unit.loss, stop - start
+            )
+        if recorded.finished is not None:
+            self.passes_due.append(recorded.finished)
+            self.note_event(
+                now,
+                "pass",
+                number=recorded.finished + 1,
+                passes=ledger.work.passes,
+                samples=ledger.samples_done,
+                loss=self.progress.curve.last,
+            )
+        return recorded.counted
+
+    def _ledger(self) -> Ledger:
+        if self.ledger is None:
+            raise ConfigError(
+                "this job declares no work: give it data=dp.Work(len(x)), or do not ask for units"
+            )
+        return self.ledger
+
+    # -- time passes -----------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Look for silent roles, ended leases and the end of the job. Call it regularly."""
+        self._forgive_own_stall(now)
+        verdict = self.detector.judge(now)
+        doubted = self.notes.pop("doubt", "")
+        if verdict.reason:
+            self.notes["doubt"] = verdict.reason
+            if not doubted:
+                self.note_event(now, "doubt", reason=verdict.reason)
+        for change in verdict.changes:
+            if change.who[0] == "replica":
+                self._replica_changed(change, now)
+            else:
+                self._shard_changed(change, now)
+        for slot in self.slots.overdue(now):
+            self._shard_lost(slot.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
+        if self.ledger is not None:
+            for lease in self.ledger.expire(now):
+                self.note_event(now, "lease expired", replica=lease.replica, **_returned([lease]))
+        elif self.state == "running" and self._all_replicas_gone(now):
+            self.finish("every replica has left", now)
+
+    def _forgive_own_stall(self, now: float) -> None:
+        gap = now - self._ticked if self._ticked is not None else 0.0
+        self._ticked = now
+        if gap <= limits.STALL_S:
+            return
+        self.detector.forgive(gap, now)
+        if self.ledger is not None:
+            self.ledger.extend(gap, now)
+        self.note_event(now, "stall", seconds=round(gap, 3))
+
+    def _replica_changed(self, change: Change, now: float) -> None:
+        member = self.members.get(change.who[1])
+        if member is None or change.state == "live":
+            return
+        member.state = change.state
+        released: list[Lease] = []
+        if change.state == "dead" and self.ledger is not None:
+            released = self.ledger.release(member.id)
+        self.note_event(
+            now, change.state, replica=member.id, reason=change.reason, **_returned(released)
+        )
+
+    def _shard_changed(self, change: Change, now: float) -> None:
+        if change.state == "dead":
+            self._shard_lost(change.who[1], change.reason, now)
+        else:
+            self.note_event(now, change.state, shard=change.who[1], reason=change.reason)
+
+    def _shard_lost(self, index: int, reason: str, now: float) -> None:
+        self.note_event(now, "dead", shard=index, reason=reason)
+        slot = self.slots.lost(index, holds_updates=self.state != "waiting")
+        if slot.state == "dead" and not self.parameters_secured:
+            self.fail(
+                f"{slot.describe()} died: {reason}. Its parameters and their updates are gone "
+                "with it; start the job anew",
+                now,
+            )
+
+    def _all_replicas_gone(self, now: float) -> bool:
+        """For a job without declared work: everybody left, and the dead had time to come back."""
+        members = list(self.members)
+        return (
+            len(members) >= max(1, self.expected_replicas)
+            and any(member.state == "left" for member in members)
+            and all(
+                member.state == "left"
+                or (member.state == "dead" and now - member.seen_at >= limits.LEASE_S)
+                for member in members
+            )
+        )
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """No more work is given out."""
+        return self.state in ("evaluating", "done", "failed")
+
+    def finish(self, reason: str, now: float) -> None:
+        """No more work: what remains is to read the parameters and evaluate them."""
+        if self.is_over:
+            return
+        self.progress.end(now)
+        self.state, self._why = "evaluating", reason
+        self.note_event(now, "end of work", reason=reason)
+
+    def fail(self, reason: str, now: float) -> None:
+        """The job cannot be finished."""
+        if self.state in ("done", "failed"):
+            return
+        self.progress.end(now)
+        self.state, self._why = "failed", reason
+        self.note_event(now, "failure", reason=reason)
+
+    def conclude(self, now: float) -> None:
+        """The final parameters are evaluated and stored."""
+        if self.state == "evaluating":
+            self.state = "done"
+        self.note_event(now, "end", state=self.state, reason=self._why)
+
+    def everyone_knows(self) -> bool:
+        """Each role that lives has been told the end."""
+        return all(m.told_end for m in self.members if m.is_present) and all(
+            slot.told_end for slot in self.slots if slot.state in ("loading", "ready")
+        )
+
+    # -- words -----------------------------------------------------------------------------------
+
+    @property
+    def samples_done(self) -> int:
+        """Samples completed, or computed where no work is declared."""
+        if self.ledger is not None:
+            return self.ledger.samples_done
+        return sum(member.stats.samples for member in self.members)
+
+    def reason(self, now: float) -> str:
+        """How the job stands and for whom it waits, in one line."""
+        if self.is_over:
+            words = [self._why]
+        elif not self.slots.complete:
+            words = [f"waiting for {self.slots.waiting_for()}"]
+        elif self.state == "waiting":
+            expected = f" ({self.expected_replicas} expected)" if self.expected_replicas else ""
+            words = [f"waiting for a replica to join{expected}"]
+        else:
+            words = [self._quiet(now)]
+        return "; ".join(filter(None, [*words, *self.notes.values()]))
+
+    def _quiet(self, now: float) -> str:
+        if self.members.present and now - self._replica_seen < limits.QUIET_S:
+            return ""
+        left = (
+            f"; {self.ledger.units_total - self.ledger.units_done} units are left"
+            if self.ledger is not None
+            else ""
+        )
+        return (
+            f"no replica was heard for {now - self._replica_seen:.0f} s{left}; waiting for one "
+            "to join"
+        )
+
+    def _check_open(self) -> None:
+        error: type[DownpourError] = JobFailed if self.state == "failed" else ClosedError
+        if self.is_over:
+            raise error(f"job {self.job.name} is over: {self._why}")
+
+    def note_event(self, now: float, event: str, **fields: Any) -> None:
+        """Put an event on record."""
+        self.events.append({"t": round(now - self.started, 3), "event": event, **fields})
+
+
+def _returned(leases: list[Lease]) -> Event:
+    """The fields of an event that gave units back."""
+    if not leases:
+        return {}
+    return {"units_returned": [[lease.number, lease.unit] for lease in leases]}

@@ -1,0 +1,80 @@
+"""What the coordinator needs of a job, whatever class declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pydownpour.layout import Layout
+from pydownpour.optimizers import Part
+from pydownpour.policy import Policy
+from pydownpour.wire.messages import WorkEntry
+
+
+class DeclaredWork(Protocol):
+    """The samples of a job."""
+
+    @property
+    def len(self) -> int:
+        """Samples in a pass."""
+
+    @property
+    def unit(self) -> int:
+        """Samples in a unit."""
+
+    @property
+    def passes(self) -> int:
+        """Passes over them."""
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether each pass has its own order."""
+
+    @property
+    def seed(self) -> int:
+        """Of the orders."""
+
+
+class Declared(Protocol):
+    """A job as a user declared it."""
+
+    @property
+    def name(self) -> str:
+        """Of the run folder."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Initial values."""
+
+    @property
+    def layout(self) -> Layout:
+        """Their names, shapes and places."""
+
+    @property
+    def optimizer(self) -> Part:
+        """What shards do with a gradient."""
+
+    @property
+    def policy(self) -> Policy:
+        """When replicas push and fetch."""
+
+    @property
+    def data(self) -> DeclaredWork | None:
+        """The work, or None when replicas find their own."""
+
+    @property
+    def wire_dtype(self) -> str:
+        """What gradients travel as."""
+
+    @property
+    def evaluation(self) -> Callable[[dict[str, Any]], Any] | None:
+        """The user's evaluate function."""
+
+
+def work_entry(work: DeclaredWork | None) -> WorkEntry | None:
+    """The work in the form messages carry it."""
+    if work is None:
+        return None
+    return WorkEntry(
+        len=work.len, unit=work.unit, passes=work.passes, shuffle=work.shuffle, seed=work.seed
+    )

@@ -1,0 +1,106 @@
+"""Failure detection: who is silent, and whether to believe it.
+
+Every role sends a heartbeat each ``limits.HEARTBEAT_S``; silent for ``SUSPECT_S`` it is suspect,
+for ``DEAD_S`` dead. Only the coordinator decides, and it must not decide when the silence is its
+own (ray#28562: an overloaded head node declared live nodes dead). Two guards:
+
+1. A sweep that comes late by ``STALL_S`` says that this process stood still. Everybody's clock is
+   moved on by the gap (``forgive``): this works for any number of roles.
+2. If more than half of all watched roles, and at least two, are silent at once, nothing is
+   changed and the coordinator names itself the suspect. The lone death of a replica in a job with
+   a shard is at most half of the roles, so the smallest job still notices it within ``DEAD_S``.
+   The guard ends after ``MASS_SILENCE_S``: when half a cluster really is gone, that must show in
+   the end. Until then nothing is lost by waiting: leases run out by themselves, and a replica
+   that comes back as a new incarnation gives its old units back at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias, final
+
+from pydownpour import limits
+
+Role: TypeAlias = Literal["replica", "shard"]
+Watched: TypeAlias = tuple[Role, int]
+"""A role and its id."""
+Liveness: TypeAlias = Literal["live", "suspect", "dead"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One role's new state, and why."""
+
+    who: Watched
+    state: Liveness
+    reason: str
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a sweep decided. ``reason`` is set when the coordinator doubts itself."""
+
+    changes: tuple[Change, ...] = ()
+    reason: str = ""
+
+
+@final
+class Detector:
+    """Watches roles by their signs of life. Dead roles are no longer watched until seen again."""
+
+    def __init__(
+        self,
+        *,
+        suspect_s: float = limits.SUSPECT_S,
+        dead_s: float = limits.DEAD_S,
+        mass_silence_s: float = limits.MASS_SILENCE_S,
+    ) -> None:
+        self._suspect_s, self._dead_s, self._mass_silence_s = suspect_s, dead_s, mass_silence_s
+        self._seen: dict[Watched, float] = {}
+        self._suspects: set[Watched] = set()
+        self._doubt_since: float | None = None
+
+    def seen(self, who: Watched, now: float) -> bool:
+        """A sign of life. True if the role was suspect or not watched before."""
+        news = who in self._suspects or who not in self._seen
+        self._suspects.discard(who)
+        self._seen[who] = now
+        return news
+
+    def forget(self, who: Watched) -> None:
+        """It left, or its place was taken: watch it no more."""
+        self._seen.pop(who, None)
+        self._suspects.discard(who)
+
+    def forgive(self, gap: float, now: float) -> None:
+        """This process stood still for ``gap`` seconds: nobody could be heard."""
+        for who, at in self._seen.items():
+            self._seen[who] = min(at + gap, now)
+
+    def judge(self, now: float) -> Verdict:
+        """Who became suspect or dead, unless so many did at once that we doubt ourselves."""
+        silent = [who for who, at in self._seen.items() if now - at >= self._suspect_s]
+        if len(silent) >= 2 and 2 * len(silent) > len(self._seen):
+            if self._doubt_since is None:
+                self._doubt_since = now
+            if now - self._doubt_since < self._mass_silence_s:
+                return Verdict(
+                    reason=f"{len(silent)} of {len(self._seen)} roles fell silent at once: more "
+                    "likely the coordinator itself is overloaded or cut off, so nothing is "
+                    f"changed for {self._mass_silence_s:g} s"
+                )
+        else:
+            self._doubt_since = None
+        changes = []
+        for who in silent:
+            age = now - self._seen[who]
+            words = f"no sign of life for {age:.1f} s"
+            if age >= self._dead_s:
+                self.forget(who)
+                changes.append(Change(who, "dead", f"{words}, the limit is {self._dead_s:g} s"))
+            elif who not in self._suspects:
+                self._suspects.add(who)
+                changes.append(Change(who, "suspect", words))
+        return Verdict(tuple(changes))

@@ -1,0 +1,143 @@
+"""Evaluations: read the parameters, call the user's function, keep what it returns.
+
+They run beside the training and never hold it up. While one runs, of those that became due only
+the newest waits: a slow function skips passes rather than falling behind. The last evaluation of a
+job is not one of these; the service calls ``evaluate`` for it on the final parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, final
+
+from pydownpour.coordinator.core import Core
+from pydownpour.errors import DownpourError
+from pydownpour.layout import Flat
+from pydownpour.wire.messages import EvaluationEntry
+
+
+@final
+class Evaluator:
+    """Calls a job's evaluate function.
+
+    Args:
+        core: Where results and failures go.
+        read: Reads all parameters.
+
+    Lifecycle: ``run`` serves until it is cancelled; a function that runs in a thread cannot be
+    interrupted, its result is then dropped.
+    """
+
+    def __init__(self, core: Core, read: Callable[[], Awaitable[Flat]]) -> None:
+        self._core, self._read = core, read
+        self._due = asyncio.Event()
+        self._busy = asyncio.Lock()
+
+    def request(self) -> None:
+        """The parameters of this moment shall be evaluated."""
+        self._due.set()
+
+    def drop(self) -> None:
+        """What is due and has not begun is no longer wanted."""
+        self._due.clear()
+
+    async def run(self) -> None:
+        """Evaluate whenever it is due, one at a time."""
+        if self._core.job.evaluation is None:
+            return
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            async with self._busy:
+                number = self._number()
+                try:
+                    flat = await self._read()
+                except DownpourError as error:
+                    self._failed(number, f"could not read the parameters: {error}")
+                    continue
+                await self._call(flat, number)
+
+    async def evaluate(self, flat: Flat) -> None:
+        """Evaluate these parameters, once a running evaluation has ended."""
+        if self._core.job.evaluation is None:
+            return
+        async with self._busy:
+            await self._call(flat, self._number())
+
+    def _number(self) -> int:
+        ledger = self._core.ledger
+        return ledger.passes_finished if ledger is not None else 0
+
+    async def _call(self, flat: Flat, number: int) -> None:
+        core = self._core
+        loop = asyncio.get_running_loop()
+        samples = core.samples_done
+        function = core.job.evaluation
+        assert function is not None
+        arrays: dict[str, Any] = dict(core.job.layout.views(flat))
+        try:
+            if inspect.iscoroutinefunction(function):
+                result = await function(arrays)
+            else:
+                result = await loop.run_in_executor(None, function, arrays)
+            metrics, dropped = metrics_of(result)
+        except (Exception, SystemExit) as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self._failed(
+                number, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            )
+            return
+        now = loop.time()
+        if dropped:
+            self._failed(number, f"{', '.join(dropped)} not finite")
+        else:
+            core.notes.pop("evaluation", None)
+        core.progress.evaluations.append(
+            EvaluationEntry(
+                number=number,
+                at_s=round(now - core.started, 3),
+                samples=samples,
+                metrics=metrics,
+            )
+        )
+        core.note_event(now, "evaluation", number=number, samples=samples, metrics=metrics)
+
+    def _failed(self, number: int, words: str) -> None:
+        core = self._core
+        text = f"evaluation after pass {number}: {words}"
+        core.notes["evaluation"] = text
+        core.progress.evaluation_errors.append(text)
+        now = asyncio.get_running_loop().time()
+        core.note_event(now, "evaluation failed", number=number, reason=words)
+
+
+def metrics_of(result: Any) -> tuple[dict[str, float], list[str]]:
+    """What an evaluate function returned, as finite numbers by name, and which were not finite.
+
+    A lone number is called "accuracy".
+
+    Raises:
+        TypeError: neither a number nor a mapping from names to numbers.
+    """
+    named = result if isinstance(result, Mapping) else {"accuracy": result}
+    metrics: dict[str, float] = {}
+    dropped: list[str] = []
+    for name, value in named.items():
+        if not isinstance(name, str) or isinstance(value, str | bytes | bytearray):
+            raise TypeError(f"evaluate returned {name!r}: {value!r}; names and numbers are needed")
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"evaluate returned {type(value).__name__} for {name!r}; return a number, or a "
+                "dict of numbers"
+            ) from error
+        if math.isfinite(number):
+            metrics[name] = number
+        else:
+            dropped.append(f"{name}={number}")
+    return metrics, dropped

@@ -1,0 +1,421 @@
+"""The work ledger: every unit of every pass is computed at least once and recorded exactly once.
+
+Theory. A pass has ``units`` units. Each of them is in exactly one of four places::
+
+    fresh      not handed out yet: every unit from the pass's cursor on
+    leased     one live lease names it
+    returned   its lease ended (expired, or its holder left, died or came back); first in line
+    done       its bit is set; the only final place
+
+    fresh -> leased -> done          returned -> leased          leased -> returned
+                                     returned -> done   (a late completion of an ended lease)
+
+so memory is a bitmap a pass and a few words an open lease, however many units there are. A unit
+whose lease ended may be computed twice; whoever completes it first is recorded, the other is told
+that it was not needed. Lending goes on into the next pass while stragglers of the last still
+compute, so that nobody idles; a pass is finished when its own bitmap is full.
+
+Answers can be lost. A repeated completion of the same lease gets the answer it got the first time,
+and a replica that says which leases it knows of is offered the others again.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, final
+
+from pydownpour import limits
+from pydownpour.coordinator.units import Account, Lease, Lending, OpenPass, Recorded, audit_pass
+from pydownpour.errors import ConfigError, RemoteProtocolError
+from pydownpour.wire.messages import UnitEntry, WorkEntry
+
+REMEMBERED_PER_REPLICA = 4 * limits.LEASES_PER_REPLICA_MAX
+"""Completed leases whose answers are kept, to answer a repeated request alike."""
+NAMED_MAX = 3
+"""Open leases a waiting replica is told of; more would not fit a line."""
+
+
+@final
+class Ledger:
+    """Lends the units of a job's work and records their completion.
+
+    Args:
+        work: What the job declared.
+        lease_s: Seconds a lease lives without a sign of life of its holder.
+        leases_max: Live leases a replica may hold.
+
+    Raises:
+        ConfigError: no samples, no passes, or more than ``limits.UNITS_MAX`` units in a pass.
+    """
+
+    def __init__(
+        self,
+        work: WorkEntry,
+        *,
+        lease_s: float = limits.LEASE_S,
+        leases_max: int = limits.LEASES_PER_REPLICA_MAX,
+        passes_open_max: int = limits.PASSES_OPEN_MAX,
+    ) -> None:
+        for field in ("len", "unit", "passes"):
+            if getattr(work, field) < 1:
+                raise ConfigError(f"work: {field}={getattr(work, field)} must be at least 1")
+        self.units = -(-work.len // work.unit)
+        """Units in one pass."""
+        if self.units > limits.UNITS_MAX:
+            raise ConfigError(
+                f"work: {self.units} units in a pass, the limit is {limits.UNITS_MAX} "
+                f"(UNITS_MAX); use a unit of more than {work.unit} samples"
+            )
+        self.work = work
+        self._lease_s, self._leases_max = lease_s, leases_max
+        self._passes_open_max = passes_open_max
+        self._open: dict[int, OpenPass] = {}
+        self._next_pass = 0
+        self._next_lease = 1
+        self._leases: dict[int, Lease] = {}
+        self._expires: dict[int, float] = {}
+        self._by_unit: dict[tuple[int, int], int] = {}
+        self._by_replica: dict[int, dict[int, None]] = {}
+        self._answers: dict[int, OrderedDict[int, bool]] = {}
+        self._accounts: dict[int, Account] = {}
+        self._finished: list[int] = []
+        self.units_done = 0
+        self.samples_done = 0
+        self.leases_ended = 0
+        """Leases that ended without a completion, in all."""
+        self.attempts_max = 0
+        """How often the unit that was lent most often was lent."""
+
+    # -- lending ---------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        replica: int,
+        incarnation: int,
+        count: int,
+        now: float,
+        *,
+        held: Iterable[int] | None = None,
+    ) -> Lending:
+        """Lend up to ``count`` units, the oldest first; those whose answer was lost before all."""
+        self.renew(replica, incarnation, now)
+        units = self._offered_again(replica, held)[: max(count, 0)]
+        room = self._leases_max - len(self._by_replica.get(replica, {}))
+        for _ in range(min(count - len(units), room)):
+            found = self._take()
+            if found is None:
+                break
+            units.append(self._lend(replica, incarnation, found, now))
+        if units:
+            return Lending(tuple(units))
+        if self.complete:
+            return Lending(done=True, reason=f"all {self.work.passes} passes are complete")
+        if room <= 0:
+            return Lending(
+                reason=f"replica {replica} holds {self._leases_max} units, the limit "
+                "(LEASES_PER_REPLICA_MAX); complete one first"
+            )
+        return Lending(reason=self._why_nothing(replica, now))
+
+    def _offered_again(self, replica: int, held: Iterable[int] | None) -> list[UnitEntry]:
+        if held is None:
+            return []
+        known = set(held)
+        return [
+            self._entry(self._leases[lease])
+            for lease in self._by_replica.get(replica, {})
+            if lease not in known
+        ]
+
+    def _take(self) -> tuple[int, int, int] | None:
+        """(pass, unit, attempts before) of the next unit to lend, or None."""
+        for open_pass in self._open.values():
+            if open_pass.returned:
+                unit = next(iter(open_pass.returned))
+                return open_pass.number, unit, open_pass.returned.pop(unit)
+            if open_pass.cursor < self.units:
+                open_pass.cursor += 1
+                return open_pass.number, open_pass.cursor - 1, 0
+        if self._next_pass >= self.work.passes or len(self._open) >= self._passes_open_max:
+            return None
+        begun = OpenPass(self._next_pass, self.units)
+        self._open[begun.number] = begun
+        self._next_pass += 1
+        begun.cursor = 1
+        return begun.number, 0, 0
+
+    def _lend(
+        self, replica: int, incarnation: int, found: tuple[int, int, int], now: float
+    ) -> UnitEntry:
+        number, unit, attempts = found
+        lease = Lease(self._next_lease, replica, incarnation, number, unit, attempts + 1, now)
+        self._next_lease += 1
+        self._insert(lease, now)
+        return self._entry(lease)
+
+    def _insert(self, lease: Lease, now: float) -> None:
+        self.attempts_max = max(self.attempts_max, lease.attempt)
+        self._leases[lease.lease] = lease
+        self._expires[lease.lease] = now + self._lease_s
+        self._by_unit[lease.number, lease.unit] = lease.lease
+        self._by_replica.setdefault(lease.replica, {})[lease.lease] = None
+
+    def _entry(self, lease: Lease) -> UnitEntry:
+        start, stop = self.bounds(lease.unit)
+        return UnitEntry(
+            number=lease.number, unit=lease.unit, start=start, stop=stop, lease=lease.lease
+        )
+
+    def _why_nothing(self, replica: int, now: float) -> str:
+        others = [lease for lease in self._leases.values() if lease.replica != replica]
+        named = ", ".join(
+            f"unit {lease.unit} of pass {lease.number + 1} at replica {lease.replica} "
+            f"for {now - lease.since:.1f} s"
+            for lease in others[:NAMED_MAX]
+        )
+        more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+        if not others:
+            return f"only replica {replica}'s own {len(self._leases)} units are left"
+        return f"nothing left to lend; waiting for {named}{more}"
+
+    def bounds(self, unit: int) -> tuple[int, int]:
+        """The places [start, stop) of the pass's order that a unit covers."""
+        return unit * self.work.unit, min((unit + 1) * self.work.unit, self.work.len)
+
+    # -- leases end ------------------------------------------------------------------------------
+
+    def renew(self, replica: int, incarnation: int, now: float) -> None:
+        """A sign of life: the holder's leases live on."""
+        for lease in self._by_replica.get(replica, {}):
+            if self._leases[lease].incarnation == incarnation:
+                self._expires[lease] = now + self._lease_s
+
+    def extend(self, gap: float, now: float) -> None:
+        """The coordinator itself stood still for ``gap`` seconds: no lease pays for it."""
+        for lease, end in self._expires.items():
+            self._expires[lease] = min(end + gap, now + self._lease_s)
+
+    def expire(self, now: float) -> list[Lease]:
+        """Return the units of all leases whose time is over."""
+        over = [lease for lease, end in self._expires.items() if end <= now]
+        return [self._return(lease) for lease in over]
+
+    def release(self, replica: int, *, below: int | None = None) -> list[Lease]:
+        """Return the units a replica holds: it left, died, or a newer incarnation took over.
+
+        Args:
+            replica: Whose.
+            below: Only leases of incarnations below this one. None: all.
+        """
+        over = [
+            lease
+            for lease in self._by_replica.get(replica, {})
+            if below is None or self._leases[lease].incarnation < below
+        ]
+        return [self._return(lease) for lease in over]
+
+    def _return(self, lease_id: int) -> Lease:
+        lease = self._remove(lease_id)
+        self._open[lease.number].returned[lease.unit] = lease.attempt
+        self.account(lease.replica).returned += 1
+        self.leases_ended += 1
+        return lease
+
+    def _remove(self, lease_id: int) -> Lease:
+        lease = self._leases.pop(lease_id)
+        del self._expires[lease_id]
+        del self._by_unit[lease.number, lease.unit]
+        mine = self._by_replica[lease.replica]
+        del mine[lease_id]
+        if not mine:
+            del self._by_replica[lease.replica]
+        return lease
+
+    # -- completion ------------------------------------------------------------------------------
+
+    def record(self, replica: int, number: int, unit: int, lease_id: int) -> Recorded:
+        """Record a finished unit, exactly once.
+
+        A lease that ended still counts while its unit is open; then whoever else holds the unit
+        computes it in vain.
+
+        Raises:
+            RemoteProtocolError: no such unit, or the lease was never given for it.
+        """
+        answers = self._answers.get(replica)
+        repeated = answers.get(lease_id) if answers is not None else None
+        if repeated is not None:
+            return Recorded(repeated, repeated=True, reason="answered before")
+        self._check(replica, number, unit, lease_id)
+        open_pass = self._open.get(number)
+        account = self.account(replica)
+        if open_pass is None or open_pass.is_done(unit):
+            account.refused += 1
+            self._remember(replica, lease_id, counted=False)
+            return Recorded(
+                False, reason=f"unit {unit} of pass {number + 1} was completed by another before"
+            )
+        live = self._by_unit.get((number, unit))
+        if live is not None:
+            self._remove(live)
+        open_pass.returned.pop(unit, None)
+        open_pass.set_done(unit)
+        start, stop = self.bounds(unit)
+        account.units += 1
+        account.samples += stop - start
+        self.units_done += 1
+        self.samples_done += stop - start
+        self._remember(replica, lease_id, counted=True)
+        finished = number if open_pass.done_count == self.units else None
+        if finished is not None:
+            del self._open[number]
+            self._finished.append(number)
+        reason = "" if live == lease_id else "late, but the unit was still open"
+        return Recorded(True, finished=finished, reason=reason)
+
+    def _check(self, replica: int, number: int, unit: int, lease_id: int) -> None:
+        what = f"replica {replica} completed unit {unit} of pass {number} by lease {lease_id}"
+        if not (0 <= number < self._next_pass and 0 <= unit < self.units):
+            raise RemoteProtocolError(f"{what}: no such unit was lent")
+        open_pass = self._open.get(number)
+        if not 0 < lease_id < self._next_lease or (
+            open_pass is not None and unit >= open_pass.cursor
+        ):
+            raise RemoteProtocolError(f"{what}: that lease was never given")
+        lease = self._leases.get(lease_id)
+        if lease is not None and (lease.replica, lease.number, lease.unit) != (
+            replica,
+            number,
+            unit,
+        ):
+            raise RemoteProtocolError(
+                f"{what}: that lease is replica {lease.replica}'s for unit {lease.unit} of "
+                f"pass {lease.number}"
+            )
+
+    def _remember(self, replica: int, lease_id: int, *, counted: bool) -> None:
+        answers = self._answers.setdefault(replica, OrderedDict())
+        answers[lease_id] = counted
+        if len(answers) > REMEMBERED_PER_REPLICA:
+            answers.popitem(last=False)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    @property
+    def complete(self) -> bool:
+        """Every unit of every pass is done."""
+        return len(self._finished) == self.work.passes
+
+    @property
+    def passes_finished(self) -> int:
+        """How many passes are complete."""
+        return len(self._finished)
+
+    @property
+    def pass_number(self) -> int:
+        """The oldest pass that is not finished (the last one when all are)."""
+        return next(iter(self._open), min(self._next_pass, self.work.passes - 1))
+
+    @property
+    def units_total(self) -> int:
+        """Units over all passes."""
+        return self.units * self.work.passes
+
+    @property
+    def samples_total(self) -> int:
+        """Samples over all passes."""
+        return self.work.len * self.work.passes
+
+    @property
+    def open_leases(self) -> tuple[Lease, ...]:
+        """All live leases, oldest first."""
+        return tuple(self._leases.values())
+
+    def account(self, replica: int) -> Account:
+        """What a replica did."""
+        return self._accounts.setdefault(replica, Account())
+
+    def audit(self) -> list[str]:
+        """Everything that is not as it must be, in words; empty when the books balance."""
+        wrong: list[str] = []
+        counted = len(self._finished) * self.units
+        samples = len(self._finished) * self.work.len
+        if len(set(self._finished)) != len(self._finished):
+            wrong.append(f"a pass was finished twice: {self._finished}")
+        for open_pass in self._open.values():
+            leased = {unit for number, unit in self._by_unit if number == open_pass.number}
+            done = {unit for unit in range(self.units) if open_pass.is_done(unit)}
+            counted += len(done)
+            samples += sum(stop - start for start, stop in map(self.bounds, done))
+            wrong += audit_pass(open_pass, leased, done)
+        for name, theirs, ours in (
+            ("units", sum(a.units for a in self._accounts.values()), self.units_done),
+            ("samples", sum(a.samples for a in self._accounts.values()), self.samples_done),
+            ("units in bitmaps", counted, self.units_done),
+            ("samples in bitmaps", samples, self.samples_done),
+        ):
+            if theirs != ours:
+                wrong.append(f"{name}: {theirs} by one count, {ours} by another")
+        if self.complete and (self._open or self._leases):
+            wrong.append(f"complete, but {len(self._leases)} leases are open")
+        return wrong
+
+    # -- state that must survive -----------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """Everything a successor needs, as plain JSON values."""
+        return {
+            "next_pass": self._next_pass,
+            "next_lease": self._next_lease,
+            "finished": list(self._finished),
+            "open": [
+                {
+                    "number": p.number,
+                    "cursor": p.cursor,
+                    "done": base64.b64encode(p.done).decode(),
+                    "returned": [[unit, attempts] for unit, attempts in p.returned.items()],
+                }
+                for p in self._open.values()
+            ],
+            "leases": [
+                [x.lease, x.replica, x.incarnation, x.number, x.unit, x.attempt]
+                for x in self._leases.values()
+            ],
+            "answers": [
+                [replica, [[lease, counted] for lease, counted in answers.items()]]
+                for replica, answers in self._answers.items()
+            ],
+            "accounts": [[r, *dataclasses.astuple(a)] for r, a in self._accounts.items()],
+            "leases_ended": self.leases_ended,
+            "attempts_max": self.attempts_max,
+        }
+
+    def restore(self, state: Mapping[str, Any], now: float) -> None:
+        """Become what ``export`` described; every open lease gets a whole new term."""
+        self._next_pass = state["next_pass"]
+        self._next_lease = state["next_lease"]
+        self._finished = list(state["finished"])
+        self._open.clear()
+        for entry in state["open"]:
+            restored = OpenPass(entry["number"], self.units)
+            restored.cursor = entry["cursor"]
+            restored.done = bytearray(base64.b64decode(entry["done"]))
+            restored.done_count = sum(byte.bit_count() for byte in restored.done)
+            restored.returned = {unit: attempts for unit, attempts in entry["returned"]}
+            self._open[restored.number] = restored
+        for field in (self._leases, self._expires, self._by_unit, self._by_replica):
+            field.clear()
+        self.attempts_max = state["attempts_max"]
+        for lease, replica, incarnation, number, unit, attempt in state["leases"]:
+            self._insert(Lease(lease, replica, incarnation, number, unit, attempt, now), now)
+        self._answers = {
+            replica: OrderedDict((lease, counted) for lease, counted in answers)
+            for replica, answers in state["answers"]
+        }
+        self._accounts = {replica: Account(*values) for replica, *values in state["accounts"]}
+        self.units_done = sum(a.units for a in self._accounts.values())
+        self.samples_done = sum(a.samples for a in self._accounts.values())
+        self.leases_ended = state["leases_ended"]

@@ -1,0 +1,224 @@
+r"""Replicas: ids, incarnations, and what each of them counted.
+
+States of a member::
+
+    (new) --register--> live <--> suspect --> dead --heartbeat--> live
+                          \---------\---------\--leave--> left --register--> live
+
+An id is never given to another replica. Each registration of an id is a new incarnation, which
+fences the older ones for ever; only a join repeated with the same nonce (its answer was lost) gets
+the same answer. A dead member that is heard again under its latest incarnation is live again: its
+leases were given away, its pushes were not undone, so nothing but time was lost. One that left
+said so itself and is fenced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, TypeAlias, final
+
+from pydownpour import limits
+from pydownpour.coordinator.tally import add_stats
+from pydownpour.errors import ConfigError, Fenced, LimitExceeded
+from pydownpour.wire.messages import Join, ReplicaStats
+
+State: TypeAlias = Literal["live", "suspect", "dead", "left"]
+
+NO_STATS: Final = ReplicaStats()
+NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAME_LEN_MAX}}}")
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class Member:
+    """One replica, over all its incarnations."""
+
+    id: int
+    name: str
+    incarnation: int
+    state: State
+    host: str
+    pid: int
+    nonce: str
+    version: str
+    seen_at: float
+    joins: int = 1
+    banked: ReplicaStats = NO_STATS
+    """Last counts of earlier incarnations, added up."""
+    current: ReplicaStats = NO_STATS
+    rss_peak_bytes: int = 0
+    told_end: bool = False
+    """It has heard that the job is over."""
+
+    @property
+    def stats(self) -> ReplicaStats:
+        """Counts over all incarnations."""
+        return add_stats(self.banked, self.current) if self.incarnation > 1 else self.current
+
+    @property
+    def is_present(self) -> bool:
+        """Live or suspect."""
+        return self.state in ("live", "suspect")
+
+    def describe(self) -> str:
+        """``replica 3 (host-b, pid 4711)``."""
+        where = ", ".join(w for w in (self.host, f"pid {self.pid}" if self.pid else "") if w)
+        return f"replica {self.id}" + (f" ({where})" if where else "")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Registered:
+    """The outcome of a join.
+
+    Attributes:
+        repeated: The same join was answered before; nothing changed.
+        rejoined: An id that was known, under a new incarnation: older ones are fenced.
+    """
+
+    member: Member
+    repeated: bool = False
+    rejoined: bool = False
+
+
+@final
+class Membership:
+    """The members of a job, by id in ascending order.
+
+    Args:
+        replicas_max: Ids in a job.
+    """
+
+    def __init__(self, *, replicas_max: int = limits.REPLICAS_MAX) -> None:
+        self._replicas_max = replicas_max
+        self._members: dict[int, Member] = {}
+        self._nonces: dict[str, int] = {}
+        self._next = 1
+        self._id_max = 0
+
+    def register(self, join: Join, now: float) -> Registered:
+        """Take a replica in.
+
+        Raises:
+            ConfigError: a name or id that cannot be.
+            LimitExceeded: no id is left.
+        """
+        if join.name and not NAME.fullmatch(join.name):
+            raise ConfigError(
+                f"replica name {join.name!r} must be 1 to {limits.NAME_LEN_MAX} of the characters "
+                "A-Z a-z 0-9 . _ -"
+            )
+        if not 0 <= join.replica <= self._replicas_max:
+            raise ConfigError(
+                f"replica id {join.replica} must be 1 to {self._replicas_max} (REPLICAS_MAX), or 0 "
+                "for a new one"
+            )
+        asked_before = self._members.get(self._nonces.get(join.nonce, 0)) if join.nonce else None
+        if asked_before is not None and asked_before.state != "left":
+            self._hear(asked_before, now)
+            return Registered(asked_before, repeated=True)
+        member = self._members.get(join.replica)
+        return self._renew(member, join, now) if member is not None else self._add(join, now)
+
+    def _add(self, join: Join, now: float) -> Registered:
+        if len(self._members) >= self._replicas_max:
+            raise LimitExceeded(
+                f"{len(self._members)} replicas have joined this job, the limit is "
+                f"{self._replicas_max} (REPLICAS_MAX); join again under an old id"
+            )
+        while self._next in self._members:
+            self._next += 1
+        new = join.replica or self._next
+        self._members[new] = member = Member(
+            id=new,
+            name=join.name or f"replica-{new}",
+            incarnation=1,
+            state="live",
+            host=join.host,
+            pid=join.pid,
+            nonce=join.nonce,
+            version=join.version,
+            seen_at=now,
+        )
+        if new < self._id_max:
+            self._members = dict(sorted(self._members.items()))
+        self._id_max = max(self._id_max, new)
+        self._know(member)
+        return Registered(member)
+
+    def _renew(self, member: Member, join: Join, now: float) -> Registered:
+        member.banked = member.stats
+        member.current = NO_STATS
+        member.told_end = False
+        self._nonces.pop(member.nonce, None)
+        member.incarnation += 1
+        member.joins += 1
+        member.name = join.name or member.name
+        member.host, member.pid, member.version = join.host, join.pid, join.version
+        member.nonce = join.nonce
+        member.state = "live"
+        member.seen_at = now
+        self._know(member)
+        return Registered(member, rejoined=True)
+
+    def _know(self, member: Member) -> None:
+        if member.nonce:
+            self._nonces[member.nonce] = member.id
+
+    def check(self, replica: int, incarnation: int, now: float) -> Member:
+        """The member that speaks; it lives.
+
+        Raises:
+            Fenced: unknown, left, or an older incarnation.
+        """
+        member = self._members.get(replica)
+        if member is None:
+            raise Fenced(f"replica {replica} never joined this job; join first")
+        if incarnation != member.incarnation:
+            raise Fenced(
+                f"replica {replica} incarnation {incarnation} is fenced: incarnation "
+                f"{member.incarnation} took its place"
+            )
+        if member.state == "left":
+            raise Fenced(f"replica {replica} incarnation {incarnation} has left; join again")
+        self._hear(member, now)
+        return member
+
+    def _hear(self, member: Member, now: float) -> None:
+        member.state = "live"
+        member.seen_at = now
+
+    def leave(self, replica: int, incarnation: int, stats: ReplicaStats | None) -> Member:
+        """A goodbye with the last counts. Saying it again changes nothing.
+
+        Raises:
+            Fenced: unknown, or an older incarnation.
+        """
+        member = self._members.get(replica)
+        if member is None or member.incarnation != incarnation:
+            raise Fenced(f"replica {replica} incarnation {incarnation} is not a member")
+        if stats is not None and member.state != "left":
+            member.current = stats
+        member.state = "left"
+        return member
+
+    def get(self, replica: int) -> Member | None:
+        """The member of that id."""
+        return self._members.get(replica)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def where(self, test: Callable[[Member], bool]) -> list[Member]:
+        """The members that pass a test, by id."""
+        return [member for member in self._members.values() if test(member)]
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Ids of live and suspect members, ascending."""
+        return tuple(member.id for member in self._members.values() if member.is_present)

@@ -1,0 +1,78 @@
+"""Moves events from the core to the run folder, without holding anything up.
+
+The folder's calls may block, so they run in the loop's executor, one at a time. A run without a
+folder throws its events away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from pydownpour import limits
+from pydownpour.coordinator.core import Core
+from pydownpour.layout import Flat
+from pydownpour.storage.rundir import RunFolder
+
+
+@final
+class Recorder:
+    """The service's way to the run folder; nothing here raises for what a disk does.
+
+    Args:
+        core: Whose events are kept.
+        folder: Where, or None.
+    """
+
+    def __init__(self, core: Core, folder: RunFolder | None) -> None:
+        self._core, self._folder = core, folder
+        self._writing = asyncio.Lock()
+
+    @property
+    def path(self) -> str:
+        """The run folder, "" if there is none."""
+        return self._folder.path if self._folder is not None else ""
+
+    @property
+    def storage(self) -> str:
+        """What the report says of it: "ok", "off", or the first failure in words."""
+        if self._folder is None:
+            return "off"
+        return self._folder.trouble or "ok"
+
+    async def run(self) -> None:
+        """Write events as they come, every ``limits.SWEEP_S``, until cancelled."""
+        while True:
+            await asyncio.sleep(limits.SWEEP_S)
+            await self.flush()
+
+    async def flush(self, *, sync: bool = False) -> None:
+        """Write the events so far. ``sync``: they are on the disk when this returns."""
+        async with self._writing:
+            events = list(self._core.events)
+            self._core.events.clear()
+            folder = self._folder
+            if folder is None or not (events or sync):
+                return
+            await self._call(lambda: folder.append_events(events, sync=sync))
+
+    async def write_parameters(self, flat: Flat, metadata: Mapping[str, str]) -> None:
+        """Write the final parameters."""
+        folder, layout = self._folder, self._core.job.layout
+        if folder is not None:
+            await self._call(lambda: folder.write_parameters(layout, flat, metadata))
+
+    async def write_report(self, report: Mapping[str, Any]) -> None:
+        """Write the report."""
+        folder = self._folder
+        if folder is not None:
+            await self._call(lambda: folder.write_report(report))
+
+    async def _call(self, write: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, write)
+        assert self._folder is not None
+        if self._folder.trouble and "storage" not in self._core.notes:
+            self._core.notes["storage"] = f"run folder: {self._folder.trouble}"
+            now = asyncio.get_running_loop().time()
+            self._core.note_event(now, "storage", reason=self._folder.trouble)

@@ -1,0 +1,188 @@
+"""The final report: one JSON object that says what a run did, and whose counts agree.
+
+Who counts what. Replicas count what they sent and what was acknowledged to them; shards count what
+they applied, so the two sides check each other: after a clean end ``sent`` = ``applied`` +
+``refused``. A push has a part at every shard; it counts as applied once, by the shard that applied
+the most. When a replica was killed its last words are missing, and ``applied`` may exceed what it
+still told us it had sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.membership import Member
+from pydownpour.coordinator.slots import Slot
+from pydownpour.coordinator.tally import add_histograms, finite, mean_of
+
+
+def build_report(
+    core: Core, now: float, *, version: str, rss_peak_bytes: int, storage: str
+) -> dict[str, Any]:
+    """The report of a job that is over.
+
+    Args:
+        core: Its state, with the last counts of every role.
+        now: When the work ended.
+        version: Of this package.
+        rss_peak_bytes: Of the coordinator's own process.
+        storage: "ok", "off", or what went wrong when the run folder was written.
+    """
+    ledger, progress = core.ledger, core.progress
+    members, slots = list(core.members), list(core.slots)
+    samples = core.samples_done
+    metrics = progress.metrics
+    report: dict[str, Any] = {
+        "job": core.job.name,
+        "state": "failed" if core.state == "failed" else "done",
+        "reason": core.reason(now),
+        "version": version,
+        "loss": finite(progress.curve.last),
+        "metrics": metrics,
+        "evaluations": [
+            {"number": e.number, "at_s": e.at_s, "samples": e.samples, "metrics": e.metrics}
+            for e in progress.evaluations
+        ],
+        "evaluation_errors": list(progress.evaluation_errors),
+        "seconds": round(progress.running_s(now), 3),
+        "seconds_total": round(now - core.started, 3),
+        "samples": samples,
+        "samples_per_s": round(progress.samples_per_s(samples, now), 1),
+        "units": ledger.units_done if ledger is not None else sum(m.stats.units for m in members),
+        "passes": ledger.passes_finished if ledger is not None else 0,
+        "work": _work(core),
+        "pushes": _pushes(members, slots),
+        "records": _records(slots),
+        "staleness": _staleness(members),
+        "bytes": {
+            "to_shards": sum(slot.stats.bytes_received for slot in slots),
+            "from_shards": sum(slot.stats.bytes_sent for slot in slots),
+        },
+        "rss_peak_bytes": _memory(members, slots, rss_peak_bytes),
+        "replicas": [_replica(core, member) for member in members],
+        "shards": [_shard(slot) for slot in slots],
+        "optimizer": core.job.optimizer.describe(),
+        "policy": core.job.policy.to_wire(),
+        "parameters": core.job.layout.len,
+        "losses": progress.curve.points,
+        "losses_not_finite": progress.curve.not_finite,
+        "audit": ledger.audit() if ledger is not None else [],
+        "storage": storage,
+    }
+    if "accuracy" in metrics:
+        report["accuracy"] = metrics["accuracy"]
+    return report
+
+
+def _work(core: Core) -> dict[str, Any] | None:
+    ledger = core.ledger
+    if ledger is None:
+        return None
+    return {
+        "len": ledger.work.len,
+        "unit": ledger.work.unit,
+        "passes": ledger.work.passes,
+        "shuffle": ledger.work.shuffle,
+        "seed": ledger.work.seed,
+        "units_total": ledger.units_total,
+        "samples_total": ledger.samples_total,
+        "leases_ended": ledger.leases_ended,
+        "attempts_max": ledger.attempts_max,
+    }
+
+
+def _pushes(members: list[Member], slots: list[Slot]) -> dict[str, int]:
+    return {
+        "sent": sum(member.stats.pushes_sent for member in members),
+        "acked": sum(member.stats.pushes_acked for member in members),
+        "applied": max((slot.stats.pushes for slot in slots), default=0),
+        "duplicate": max((slot.stats.pushes_duplicate for slot in slots), default=0),
+        "refused": sum(member.stats.pushes_refused for member in members),
+    }
+
+
+def _records(slots: list[Slot]) -> dict[str, int]:
+    return {
+        "applied": sum(slot.stats.records for slot in slots),
+        "duplicate": sum(slot.stats.records_duplicate for slot in slots),
+        "refused": sum(slot.stats.records_refused for slot in slots),
+    }
+
+
+def _staleness(members: list[Member]) -> dict[str, Any]:
+    histogram = add_histograms(member.stats.staleness for member in members)
+    return {
+        "mean": round(mean_of(histogram), 4),
+        "max": max(histogram, default=0),
+        "histogram": _keys_as_text(histogram),
+    }
+
+
+def _memory(members: list[Member], slots: list[Slot], own: int) -> dict[str, int]:
+    peaks = {"coordinator": own}
+    peaks |= {f"shard-{slot.index}": slot.stats.rss_peak_bytes for slot in slots}
+    peaks |= {f"replica-{member.id}": member.rss_peak_bytes for member in members}
+    return peaks
+
+
+def _replica(core: Core, member: Member) -> dict[str, Any]:
+    stats = member.stats
+    account = core.ledger.account(member.id) if core.ledger is not None else None
+    return {
+        "id": member.id,
+        "name": member.name,
+        "state": member.state,
+        "host": member.host,
+        "incarnations": member.incarnation,
+        "version": member.version,
+        "units": account.units if account is not None else stats.units,
+        "samples": account.samples if account is not None else stats.samples,
+        "units_refused": account.refused if account is not None else 0,
+        "units_returned": account.returned if account is not None else 0,
+        "steps": stats.steps,
+        "samples_computed": stats.samples,
+        "pushes": {
+            "sent": stats.pushes_sent,
+            "acked": stats.pushes_acked,
+            "refused": stats.pushes_refused,
+        },
+        "records_duplicate": stats.records_duplicate,
+        "fetches": stats.fetches,
+        "reconnects": stats.reconnects,
+        "bytes_sent": stats.bytes_sent,
+        "bytes_received": stats.bytes_received,
+        "wait_s": round(stats.wait_s, 3),
+        "loss": finite(stats.loss),
+        "staleness_mean": round(mean_of(stats.staleness), 4),
+        "fallback": stats.fallback,
+    }
+
+
+def _shard(slot: Slot) -> dict[str, Any]:
+    stats = slot.stats
+    return {
+        "index": slot.index,
+        "state": slot.state,
+        "url": slot.url,
+        "start": slot.start,
+        "len": slot.len,
+        "lsn": stats.lsn,
+        "pushes": stats.pushes,
+        "pushes_duplicate": stats.pushes_duplicate,
+        "pushes_refused": stats.pushes_refused,
+        "records": stats.records,
+        "records_duplicate": stats.records_duplicate,
+        "records_refused": stats.records_refused,
+        "refused_by_replica": _keys_as_text(stats.refused_by_replica),
+        "fetches": stats.fetches,
+        "bytes_received": stats.bytes_received,
+        "bytes_sent": stats.bytes_sent,
+        "staleness": _keys_as_text(stats.staleness),
+        "memory": dict(stats.memory),
+    }
+
+
+def _keys_as_text(histogram: dict[int, int]) -> dict[str, int]:
+    """JSON has no integer keys: the report reads the same before and after a file."""
+    return {str(key): count for key, count in sorted(histogram.items())}

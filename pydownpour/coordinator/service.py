@@ -1,0 +1,375 @@
+"""The coordinator process: listens, hands every message to the core, and sees the job to its end.
+
+The end, step by step, so that the report's counts agree with each other:
+
+    work is complete (or stopped, or everybody left)
+      -> replicas find no more work, push what they have accrued, and leave with their last counts
+      -> the final parameters are read, written, evaluated
+      -> shards are asked for their last counts; the report is made and written
+      -> heartbeats are answered "done" until every role has heard it
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar, final
+
+import msgspec
+import numpy as np
+
+from pydownpour import _core, limits
+from pydownpour.coordinator import view
+from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.declared import Declared
+from pydownpour.coordinator.evaluation import Evaluator
+from pydownpour.coordinator.recorder import Recorder
+from pydownpour.coordinator.report import build_report
+from pydownpour.coordinator.shards import NetShardReader, ShardReader
+from pydownpour.errors import ConfigError, DownpourError, RemoteProtocolError
+from pydownpour.layout import Flat, Layout
+from pydownpour.net import process
+from pydownpour.net.access import Access, Bind
+from pydownpour.net.server import Call, Handler, Route, Server
+from pydownpour.storage.files import Files
+from pydownpour.storage.rundir import RunFolder
+from pydownpour.wire import messages
+from pydownpour.wire.messages import (
+    Complete,
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    LeaseAnswer,
+    LeaseRequest,
+    Leave,
+    Message,
+    ShardHello,
+    Status,
+    Stop,
+)
+
+M = TypeVar("M", bound=Message)
+
+
+async def serve_coordinator(
+    job: Declared,
+    *,
+    shards: int,
+    bind: Bind,
+    access: Access,
+    run_folder: str | None,
+    announce: Callable[[str], None],
+    random: Random,
+    expected_replicas: int = 0,
+    files: Files | None = None,
+    reader: ShardReader | None = None,
+) -> dict[str, Any]:
+    """Coordinate one job from its start to its end.
+
+    Args:
+        job: What the user declared.
+        shards: How many shards its parameters are cut into.
+        bind: Where to listen; port 0 lets the system choose.
+        access: Token and TLS, for both directions.
+        run_folder: Where events, parameters and report go; made if missing. None: nowhere.
+        announce: Called with our URL once we listen.
+        random: Spreads the waits of replicas.
+        expected_replicas: How many the operator means to start; only for words, and for knowing
+            when a job without declared work is over.
+        files: The disk.
+        reader: How shards are read.
+
+    Returns:
+        The report (``report.build_report`` says what is in it), also of a job that failed.
+
+    Raises:
+        ConfigError: the address, the run folder, more shards than stripes, initial parameters
+            that are not finite.
+
+    Lifecycle: cancelling it ends the job as failed ("interrupted"); what is known is written.
+    """
+    loop = asyncio.get_running_loop()
+    core = Core(job, shards=shards, now=loop.time(), expected_replicas=expected_replicas)
+    initial = initial_parameters(job)
+    folder = RunFolder(run_folder, files=files) if run_folder is not None else None
+    if folder is not None:
+        await loop.run_in_executor(None, folder.open)
+    service = CoordinatorService(
+        core,
+        initial=initial,
+        reader=reader if reader is not None else NetShardReader(access),
+        recorder=Recorder(core, folder),
+        random=random,
+    )
+    async with Server(service.routes(), bind=bind, access=access, name="coordinator") as server:
+        announce(server.url)
+        return await service.run()
+
+
+@final
+class CoordinatorService:
+    """Routes, timers and the end of one job. All decisions are the core's.
+
+    Args:
+        core: Decides.
+        initial: The initial parameters; dropped once every shard has its own.
+        reader: How shards are read.
+        recorder: Where the run is kept.
+        random: Spreads the waits of replicas.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        initial: Flat,
+        reader: ShardReader,
+        recorder: Recorder,
+        random: Random,
+    ) -> None:
+        self.core = core
+        self.report: dict[str, Any] | None = None
+        self._initial: Flat | None = initial
+        self._reader, self._recorder, self._random = reader, recorder, random
+        self._evaluator = Evaluator(core, self._read)
+        self._news = asyncio.Event()
+        self._stopped = False
+
+    def routes(self) -> list[Route]:
+        """Everything a coordinator answers."""
+        core = self.core
+        return [
+            Route("GET", "/healthz", self._healthz, public=True),
+            Route("GET", "/v1/initial", self._initial_slice),
+            Route("GET", "/v1/status", self._status),
+            Route("POST", "/v1/shard", self._handler(ShardHello, core.hello)),
+            Route("POST", "/v1/join", self._handler(Join, core.join)),
+            Route("POST", "/v1/heartbeat", self._handler(Heartbeat, core.heartbeat)),
+            Route("POST", "/v1/lease", self._handler(LeaseRequest, self._lease)),
+            Route("POST", "/v1/complete", self._handler(Complete, core.complete)),
+            Route("POST", "/v1/leave", self._handler(Leave, core.leave)),
+            Route("POST", "/v1/stop", self._handler(Stop, self._stop)),
+        ]
+
+    # -- handlers --------------------------------------------------------------------------------
+
+    def _handler(self, kind: type[M], decide: Callable[[M, float], Message]) -> Handler:
+        async def handle(call: Call) -> Message:
+            message = messages.decode(kind, call.body)
+            try:
+                return decide(message, _now())
+            finally:
+                self._after()
+
+        return handle
+
+    def _after(self) -> None:
+        """Obey what the core decided."""
+        core = self.core
+        if core.state != "waiting":
+            self._initial = None
+        if core.passes_due:
+            core.passes_due.clear()
+            self._evaluator.request()
+        self._news.set()
+
+    def _lease(self, message: LeaseRequest, now: float) -> LeaseAnswer:
+        answer = self.core.lease(message, now)
+        if not answer.wait_s:
+            return answer
+        # Replicas that were told to wait together shall not come back together.
+        spread = answer.wait_s * self._random.uniform(0.75, 1.25)
+        return msgspec.structs.replace(answer, wait_s=spread)
+
+    def _stop(self, message: Stop, now: float) -> HeartbeatAnswer:
+        self._stopped = True
+        self.core.finish(f"stopped: {message.reason}" if message.reason else "stopped", now)
+        return HeartbeatAnswer(state=self.core.state, reason=self.core.reason(now))
+
+    async def _healthz(self, call: Call) -> str:
+        return "ok"
+
+    async def _status(self, call: Call) -> Status:
+        return view.status(self.core, _now(), run_folder=self._recorder.path, report=self.report)
+
+    async def _initial_slice(self, call: Call) -> bytes:
+        index = call.query.get("shard", "")
+        if not (index.isascii() and index.isdigit()):
+            raise RemoteProtocolError(f"shard={index!r} must be an index")
+        slot = self.core.loading(int(index), _now())
+        if self._initial is None:
+            raise ConfigError("every shard has its parameters; the job runs")
+        part = self._initial[slot.start : slot.start + slot.len]
+        return part.astype("<f4", copy=False).tobytes()
+
+    # -- the life of the job ---------------------------------------------------------------------
+
+    async def run(self) -> dict[str, Any]:
+        """Serve until the job is over and everybody knows. Returns the report."""
+        helpers = [
+            asyncio.create_task(work, name=name)
+            for name, work in (
+                ("sweep", self._sweep()),
+                ("evaluations", self._evaluator.run()),
+                ("events", self._recorder.run()),
+            )
+        ]
+        for helper in helpers:
+            helper.add_done_callback(self._helper_ended)
+        try:
+            await self._until(lambda: self.core.is_over, None)
+            await self._end()
+            await self._until(self.core.everyone_knows, limits.NOTICE_S)
+        except asyncio.CancelledError:
+            await self._interrupted()
+            raise
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+        assert self.report is not None
+        return self.report
+
+    async def _sweep(self) -> None:
+        while True:
+            self.core.tick(_now())
+            self._after()
+            await asyncio.sleep(limits.SWEEP_S)
+
+    def _helper_ended(self, helper: asyncio.Task[None]) -> None:
+        """A broken helper is a fault of ours: end the job in words rather than limp on."""
+        if not helper.cancelled() and (error := helper.exception()) is not None:
+            self.core.fail(f"internal error in {helper.get_name()}: {error!r}", _now())
+            self._news.set()
+
+    async def _until(self, reached: Callable[[], bool], patience_s: float | None) -> bool:
+        """Wait for the core to get somewhere; False when patience ran out first."""
+        try:
+            async with asyncio.timeout(patience_s):
+                while not reached():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _end(self) -> None:
+        """From the end of work to a written report."""
+        core = self.core
+        self._evaluator.drop()
+        if core.state == "evaluating":
+            patience = limits.STOP_PATIENCE_S if self._stopped else limits.LEAVE_PATIENCE_S
+            await self._until(lambda: self._all_left() or core.state == "failed", patience)
+            await self._secure()
+        await self._last_counts()
+        self.report = None
+        report = self._build()
+        await self._recorder.flush(sync=True)
+        await self._recorder.write_report(report)
+        report["storage"] = self._recorder.storage
+        core.conclude(_now())
+        self.report = report
+        await self._recorder.flush(sync=True)
+
+    def _all_left(self) -> bool:
+        return not self.core.members.present
+
+    async def _secure(self) -> None:
+        """Read the final parameters, keep them, evaluate them."""
+        core = self.core
+        if not core.slots.complete:
+            return
+        flat = await self._read_final()
+        if flat is None:
+            return
+        core.parameters_secured = True
+        lsn = ",".join(str(slot.stats.lsn) for slot in core.slots)
+        metadata = {
+            "job": core.job.name,
+            "lsn": lsn,
+            "samples": str(core.samples_done),
+            "pydownpour": _core.__version__,
+        }
+        await self._recorder.write_parameters(flat, metadata)
+        await self._evaluator.evaluate(flat)
+
+    async def _read_final(self) -> Flat | None:
+        """The parameters, or None when the job failed while we tried."""
+        core = self.core
+        give_up_at = _now() + limits.REQUEST_TIMEOUT_S
+        while core.state != "failed":
+            try:
+                return await self._read()
+            except DownpourError as error:
+                if not error.retryable or _now() > give_up_at:
+                    core.fail(f"could not read the final parameters: {error}", _now())
+                    return None
+            # A shard that died is noticed by the sweep meanwhile, and named.
+            await self._until(lambda: core.state == "failed", limits.HEARTBEAT_S)
+        return None
+
+    async def _read(self) -> Flat:
+        core = self.core
+        return await self._reader.parameters(core.slots.entries, core.job.layout, core.partition)
+
+    async def _last_counts(self) -> None:
+        """Ask each shard for its counts; its last heartbeat serves where it does not answer."""
+        slots = [slot for slot in self.core.slots if slot.state == "ready"]
+        entries = self.core.slots.entries
+        answers = await asyncio.gather(
+            *(self._reader.stats(entries[slot.index]) for slot in slots), return_exceptions=True
+        )
+        for slot, answer in zip(slots, answers, strict=True):
+            if isinstance(answer, messages.ShardStats):
+                slot.stats = answer
+            elif not isinstance(answer, DownpourError):
+                raise answer
+
+    def _build(self) -> dict[str, Any]:
+        return build_report(
+            self.core,
+            _now(),
+            version=_core.__version__,
+            rss_peak_bytes=process.rss_peak_bytes(),
+            storage=self._recorder.storage,
+        )
+
+    async def _interrupted(self) -> None:
+        """Cancelled before the end: keep what is known, within the time Ctrl-C leaves."""
+        if self.report is not None:
+            return
+        self.core.fail("interrupted", _now())
+        report = self._build()
+        self.core.conclude(_now())
+        try:
+            async with asyncio.timeout(limits.SHUTDOWN_S / 3):
+                await self._recorder.flush(sync=True)
+                await self._recorder.write_report(report)
+        except TimeoutError:
+            return
+
+
+def initial_parameters(job: Declared) -> Flat:
+    """The job's parameters, laid end to end as float32.
+
+    Raises:
+        ConfigError: one of them is NaN or infinite (also: too large for float32).
+    """
+    with np.errstate(over="ignore"):
+        flat = job.layout.pack(job.parameters)
+    if not np.isfinite(flat).all():
+        raise ConfigError(
+            f"initial parameter {_first_not_finite(job.layout, flat)} holds NaN, infinite or too "
+            "large values"
+        )
+    return flat
+
+
+def _first_not_finite(layout: Layout, flat: Flat) -> str:
+    views = layout.views(flat)
+    return next(s.describe() for s in layout.arrays if not np.isfinite(views[s.name]).all())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,61 @@
+"""What the coordinator asks of shards: the parameters for an evaluation, and their last counts."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import final
+
+from pydownpour import limits
+from pydownpour.layout import Flat, Layout, Partition, ShardEntry
+from pydownpour.net.access import Access
+from pydownpour.net.client import Client
+from pydownpour.replica.reader import read_parameters
+from pydownpour.wire.messages import ShardStats
+
+
+class ShardReader(abc.ABC):
+    """Reads from a job's shards."""
+
+    @abc.abstractmethod
+    async def parameters(
+        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+    ) -> Flat:
+        """All parameters, float32.
+
+        Raises:
+            TransportError: a shard cannot be reached.
+        """
+
+    @abc.abstractmethod
+    async def stats(self, shard: ShardEntry) -> ShardStats:
+        """One shard's counts, now.
+
+        Raises:
+            TransportError: it cannot be reached.
+        """
+
+
+@final
+class NetShardReader(ShardReader):
+    """Over the network, as any other reader would."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def parameters(
+        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+    ) -> Flat:
+        """GET /v1/fetch from every shard."""
+        return await read_parameters(
+            shards,
+            layout,
+            access=self._access,
+            stripe_len=partition.stripe_len,
+            fragment_len=partition.fragment_len,
+        )
+
+    async def stats(self, shard: ShardEntry) -> ShardStats:
+        """GET /v1/stats."""
+        async with Client(shard.url, access=self._access) as client:
+            return await client.get("/v1/stats", ShardStats, timeout_s=limits.STATS_TIMEOUT_S)

@@ -1,0 +1,182 @@
+"""The shard map: which process owns which elements, and whether it is there.
+
+States of a slot::
+
+    missing --hello--> loading --heartbeat, ready--> ready --silent, job runs--> dead
+       ^                  |                            |
+       '--not in time-----'-------silent, job waits----'
+
+A shard that dies before the job runs is replaced by the next that says hello. Afterwards it may
+hold updates nobody else has, so until shards are durable its death ends the job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final, Literal, TypeAlias, final
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError, Fenced, NotReady, RemoteProtocolError
+from pydownpour.layout import Partition, ShardEntry
+from pydownpour.wire.messages import ShardHello, ShardStats
+
+State: TypeAlias = Literal["missing", "loading", "ready", "dead"]
+
+NO_STATS: Final = ShardStats()
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class Slot:
+    """One place in the shard map."""
+
+    index: int
+    start: int
+    len: int
+    state: State = "missing"
+    url: str = ""
+    host: str = ""
+    pid: int = 0
+    nonce: str = ""
+    version: str = ""
+    seen_at: float = 0.0
+    stats: ShardStats = NO_STATS
+    told_end: bool = False
+    """It has heard that the job is over."""
+
+    def describe(self) -> str:
+        """``shard 1 (host-a, pid 12, http://...)``."""
+        where = ", ".join(
+            word for word in (self.host, f"pid {self.pid}" if self.pid else "", self.url) if word
+        )
+        return f"shard {self.index}" + (f" ({where})" if where else "")
+
+
+@final
+class Slots:
+    """The places of a job's shards, by index."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._slots = [
+            Slot(index, start, length)
+            for index, (start, length) in enumerate(
+                zip(partition.starts, partition.lens, strict=True)
+            )
+        ]
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def place(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Slot, bool]:
+        """The slot of a shard that offers itself, and whether that was answered before.
+
+        Raises:
+            ConfigError: an index outside the job, or all places are taken for good.
+            NotReady: the job does not run yet, so the wanted place becomes free if its shard turns
+                out to be dead.
+        """
+        for slot in self._slots:
+            if hello.nonce and slot.nonce == hello.nonce and slot.state in ("loading", "ready"):
+                slot.seen_at = now
+                return slot, True
+        if hello.index is not None and not 0 <= hello.index < len(self._slots):
+            raise ConfigError(
+                f"shard index {hello.index} is outside this job of {len(self._slots)} shards "
+                f"(0 to {len(self._slots) - 1})"
+            )
+        wanted = self._slots if hello.index is None else [self._slots[hello.index]]
+        free = next((slot for slot in wanted if slot.state == "missing"), None)
+        if free is None:
+            self._refuse(wanted, now, running=running)
+        assert free is not None
+        free.state = "loading"
+        free.url, free.host, free.pid = hello.url, hello.host, hello.pid
+        free.nonce, free.version = hello.nonce, hello.version
+        free.seen_at = now
+        free.stats = ShardStats(index=free.index)
+        return free, False
+
+    def _refuse(self, wanted: list[Slot], now: float, *, running: bool) -> None:
+        if len(wanted) == 1:
+            slot = wanted[0]
+            if not running:
+                raise NotReady(
+                    f"{slot.describe()} has that place and was heard {now - slot.seen_at:.1f} s "
+                    "ago; it becomes free if that shard is dead"
+                )
+            raise ConfigError(
+                f"{slot.describe()} has that place; start this job's coordinator with more shards"
+            )
+        raise ConfigError(
+            f"this job's {len(self._slots)} shards are all there; start its coordinator with "
+            "more shards"
+        )
+
+    def heard(self, index: int, stats: ShardStats | None, now: float) -> tuple[Slot, bool]:
+        """A heartbeat. Returns the slot and whether the shard has just become ready.
+
+        Raises:
+            RemoteProtocolError: no such index.
+            Fenced: the place is no longer its own.
+        """
+        slot = self.get(index)
+        if slot.state not in ("loading", "ready"):
+            raise Fenced(f"shard {index} was called dead and lost its place; start it anew")
+        slot.seen_at = now
+        if stats is not None:
+            slot.stats = stats
+        if slot.state == "loading" and stats is not None and stats.ready:
+            slot.state = "ready"
+            return slot, True
+        return slot, False
+
+    def get(self, index: int) -> Slot:
+        """The slot of an index.
+
+        Raises:
+            RemoteProtocolError: no such index.
+        """
+        if not 0 <= index < len(self._slots):
+            raise RemoteProtocolError(f"no shard {index} in a job of {len(self._slots)}")
+        return self._slots[index]
+
+    def overdue(self, now: float) -> list[Slot]:
+        """Shards that said hello and have not loaded in time: they send no heartbeats yet."""
+        return [
+            slot
+            for slot in self._slots
+            if slot.state == "loading" and now - slot.seen_at >= limits.JOIN_PATIENCE_S
+        ]
+
+    def lost(self, index: int, *, holds_updates: bool) -> Slot:
+        """A shard is dead. Its place is free again only while nobody can have pushed to it."""
+        slot = self._slots[index]
+        slot.state = "dead" if holds_updates else "missing"
+        return slot
+
+    @property
+    def complete(self) -> bool:
+        """Every shard is ready."""
+        return all(slot.state == "ready" for slot in self._slots)
+
+    @property
+    def entries(self) -> list[ShardEntry]:
+        """The map replicas get."""
+        return [
+            ShardEntry(index=slot.index, url=slot.url, start=slot.start, len=slot.len)
+            for slot in self._slots
+        ]
+
+    def waiting_for(self) -> str:
+        """Which shards are not ready, in words."""
+        words = []
+        for state, verb in (("missing", "to start"), ("loading", "to load its parameters")):
+            indices = [str(slot.index) for slot in self._slots if slot.state == state]
+            if indices:
+                noun = "shard" if len(indices) == 1 else "shards"
+                words.append(f"{noun} {', '.join(indices)} {verb}")
+        return " and ".join(words)

@@ -1,0 +1,204 @@
+"""What an engine is: it starts, watches and stops the processes of a job. Never data.
+
+An engine knows one way to make processes (children of this one, a cluster's scheduler, ...). What
+their ends mean for the job is decided once, in ``supervisor`` and ``restarts``, so a new engine is
+one small file with two classes and a row in ``ENGINES``.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, final
+
+from pydownpour.wire.messages import Status
+
+RoleName: TypeAlias = Literal["coordinator", "shard", "replica"]
+
+EXIT_OK: Final = 0
+"""The role or job ended as it should."""
+EXIT_FAILED: Final = 1
+"""The job failed, or a peer was lost for good."""
+EXIT_CONFIG: Final = 2
+"""Wrong usage, settings or token: trying again cannot help."""
+EXIT_USER: Final = 3
+"""A replica's own function raised."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C or SIGTERM."""
+
+_OWN_FAULT: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+    if hasattr(signal, name)
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """One process to run: ``python -m pydownpour <arguments>``.
+
+    Attributes:
+        name: Which command it is.
+        index: 0 .. count-1 among its kind.
+        arguments: The command line, the command's name first. Never a token: those travel by
+            environment.
+    """
+
+    name: RoleName
+    index: int
+    arguments: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """``replica-0``: its log's name and, for a replica, its name in the job."""
+        return f"{self.name}-{self.index}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Exit:
+    """How a process ended: its exit code, or minus the signal that killed it."""
+
+    code: int
+
+    @property
+    def own_fault(self) -> bool:
+        """True for a failure that the same code would probably repeat."""
+        return self.code in (EXIT_CONFIG, EXIT_USER) or -self.code in _OWN_FAULT
+
+    def describe(self) -> str:
+        """``ended with exit code 3`` or ``was killed by SIGKILL``."""
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        try:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        except ValueError:
+            return f"was killed by signal {-self.code}"
+
+
+class Process(abc.ABC):
+    """One running role."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+    @property
+    @abc.abstractmethod
+    def pid(self) -> int:
+        """Its process id where it runs."""
+
+    @abc.abstractmethod
+    async def wait(self) -> Exit:
+        """Until it has ended and everything it said was handed on."""
+
+    @abc.abstractmethod
+    def stop(self, *, kill: bool = False) -> None:
+        """Ask it to end, or make it end together with everything it started."""
+
+    @abc.abstractmethod
+    def tail(self) -> list[str]:
+        """The last lines it logged."""
+
+    @property
+    @abc.abstractmethod
+    def log(self) -> str:
+        """Where its log is, in words."""
+
+
+OnEvent: TypeAlias = Callable[[Mapping[str, Any]], None]
+"""Gets each JSON object a role writes on its channel."""
+
+
+class Engine(abc.ABC):
+    """A way to make processes.
+
+    Lifecycle: an async context manager. Leaving it kills and reaps whatever still runs.
+    """
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    async def start(self, role: Role, on_event: OnEvent) -> Process:
+        """Start one role.
+
+        Raises:
+            JobFailed: the process could not be made; says why.
+        """
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    @abc.abstractmethod
+    async def __aexit__(self, *exc: object) -> None:
+        """Kill and reap whatever still runs."""
+
+
+class Observer(Protocol):
+    """Who watches a run: a display, a test, a notebook."""
+
+    def event(self, event: str, words: str) -> None:
+        """Something happened: start, restart, exit, failure, stop."""
+
+    def status(self, status: Status) -> None:
+        """The coordinator's latest status, a few times a second."""
+
+
+@final
+class Silent:
+    """An observer that looks away."""
+
+    def event(self, event: str, words: str) -> None:
+        """Nothing."""
+
+    def status(self, status: Status) -> None:
+        """Nothing."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        file: The job file, ``digits.py`` or ``digits.py:job``.
+        shards: Shard processes, >= 1.
+        replicas: Replica processes, >= 1.
+        run_folder: Existing folder for logs, events, parameters and report.
+        bind: HOST:PORT of the coordinator; shards take the same host and any port.
+        options: More command-line options for each role (TLS paths, --insecure), no secrets.
+    """
+
+    file: str
+    shards: int
+    replicas: int
+    run_folder: Path
+    bind: str = "127.0.0.1:0"
+    options: tuple[str, ...] = ()
+
+    def coordinator(self) -> Role:
+        """The coordinator's command line."""
+        return Role("coordinator", 0, (
+            "coordinator", self.file, "--shards", str(self.shards),
+            "--replicas", str(self.replicas), "--bind", self.bind,
+            "--run-folder", str(self.run_folder), *self.options,
+        ))  # fmt: skip
+
+    def shard(self, index: int, url: str) -> Role:
+        """The command line of shard ``index``."""
+        host = self.bind.rpartition(":")[0] or self.bind
+        return Role("shard", index, (
+            "shard", "--coordinator", url, "--index", str(index), "--bind", f"{host}:0",
+            *self.options,
+        ))  # fmt: skip
+
+    def replica(self, index: int, url: str, replica: int) -> Role:
+        """The command line of replica ``index``; ``replica`` is the id it had before, or 0."""
+        known = ("--replica", str(replica)) if replica else ()
+        return Role("replica", index, (
+            "replica", self.file, "--coordinator", url, "--name", f"replica-{index}", *known,
+            *self.options,
+        ))  # fmt: skip

@@ -1,0 +1,200 @@
+"""The local engine: every role is a child process of this one.
+
+Each child leads its own process group, so a Ctrl-C in the terminal reaches the engine alone, which
+ends the children in order, and so a child can be killed together with whatever it started. Its
+standard output is the channel of ``child``, its standard error a file in the run folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, ClassVar, final
+
+import msgspec
+
+from pydownpour import limits
+from pydownpour.engines.base import Engine, Exit, OnEvent, Process, Role
+from pydownpour.engines.child import SUPERVISED
+from pydownpour.errors import JobFailed
+
+TOKEN_VARIABLE = "PYDOWNPOUR_TOKEN"
+"""How a token travels to children: a command line can be read by every user of the machine."""
+
+BLAS_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+"""Set to 1 in children: many processes with many spinning threads each slow one another down."""
+
+
+@final
+class LocalEngine(Engine):
+    """Child processes.
+
+    Args:
+        run_folder: Logs go to its ``logs`` folder.
+        token: The job's token, or None.
+        command: What stands before a role's arguments; tests put their own programs here.
+    """
+
+    name: ClassVar[str] = "local"
+
+    def __init__(
+        self, *, run_folder: Path, token: str | None = None, command: Sequence[str] = ()
+    ) -> None:
+        self._logs = run_folder / "logs"
+        self._command = tuple(command) or (sys.executable, "-m", "pydownpour")
+        self._environment = environment(token)
+        self._running: set[_Child] = set()
+
+    async def start(self, role: Role, on_event: OnEvent) -> Process:
+        """Start a child.
+
+        Raises:
+            JobFailed: no more processes, no such program, a log that cannot be written.
+        """
+        path = self._logs / f"{role.title}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as log:
+                making = asyncio.create_task(self._spawn(role, log))
+                try:
+                    process = await asyncio.shield(making)
+                except asyncio.CancelledError:
+                    # A child half made is still a child: take it in, so that leaving reaps it.
+                    self._take(_Child(role, await making, path, on_event))
+                    raise
+        except OSError as error:
+            raise JobFailed(
+                f"cannot start {role.title}: {error.strerror or error}", role=role.title
+            ) from error
+        return self._take(_Child(role, process, path, on_event))
+
+    def _take(self, child: _Child) -> _Child:
+        self._running.add(child)
+        child.reader.add_done_callback(lambda _: self._running.discard(child))
+        return child
+
+    async def _spawn(self, role: Role, log: BinaryIO) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            *role.arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env=self._environment,
+            limit=limits.CHANNEL_LINE_SIZE_MAX,
+            start_new_session=True,
+        )
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Kill and reap whatever still runs, even while being cancelled."""
+        running = list(self._running)
+        for child in running:
+            child.stop(kill=True)
+        reaping = asyncio.gather(*(child.wait() for child in running), return_exceptions=True)
+        cancelled = False
+        while not reaping.done():
+            try:
+                await asyncio.shield(reaping)
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+
+
+def environment(token: str | None) -> dict[str, str]:
+    """What children see: ours, plus whose they are, the token, and one BLAS thread each."""
+    values = {
+        **{name: "1" for name in BLAS_VARIABLES if name not in os.environ},
+        **os.environ,
+        SUPERVISED: str(os.getpid()),
+        "PYTHONUNBUFFERED": "1",
+    }
+    # A token that the engine itself does not use would lock it out of its own job.
+    values.pop(TOKEN_VARIABLE, None)
+    if token is not None:
+        values[TOKEN_VARIABLE] = token
+    return values
+
+
+class _Child(Process):
+    """One child and the task that reads its channel until it has ended."""
+
+    def __init__(
+        self, role: Role, process: asyncio.subprocess.Process, log: Path, on_event: OnEvent
+    ) -> None:
+        super().__init__(role)
+        self._process = process
+        self._log = log
+        self._on_event = on_event
+        self.reader = asyncio.create_task(self._read(), name=f"{role.title} channel")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return str(self._log)
+
+    async def wait(self) -> Exit:
+        return await asyncio.shield(self.reader)
+
+    async def _read(self) -> Exit:
+        lines = asyncio.create_task(self._lines(), name=f"{self.role.title} lines")
+        code = await self._process.wait()
+        # Whatever it started ends with it; also, a grandchild could hold the channel open.
+        self._signal_group(signal.SIGKILL)
+        await asyncio.wait([lines], timeout=limits.SHUTDOWN_S)
+        lines.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await lines
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return Exit(code)
+
+    async def _lines(self) -> None:
+        assert self._process.stdout is not None
+        while True:
+            try:
+                line = await self._process.stdout.readline()
+            except ValueError:  # longer than the limit: no message of ours
+                continue
+            if not line:
+                return
+            with contextlib.suppress(msgspec.DecodeError):
+                message = msgspec.json.decode(line)
+                if isinstance(message, dict):
+                    self._on_event(message)
+
+    def stop(self, *, kill: bool = False) -> None:
+        if self._process.returncode is not None:
+            return
+        if kill:
+            self._signal_group(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def tail(self) -> list[str]:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 16 * limits.KIB))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return []
+        return text.rstrip().splitlines()[-limits.LOG_TAIL_LINES :]

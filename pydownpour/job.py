@@ -1,0 +1,365 @@
+"""Job: what a user declares, and nothing that runs.
+
+A job file builds one :class:`Job` and names two functions. Every role loads the same file, so the
+same parameters, optimizer and data exist in each process and only names and numbers travel::
+
+    job = dp.Job(parameters=init, optimizer=dp.Adagrad(lr=0.05), data=dp.Work(len(x)))
+
+    @job.replica
+    async def train(replica): ...
+
+    @job.evaluate
+    def accuracy(parameters): ...
+
+The services never import this module: they are handed the object (``train``, ``evaluation``,
+``layout`` and the declared values).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError
+from pydownpour.layout import DTYPE_CODES, Layout
+from pydownpour.optimizers import Part
+from pydownpour.policy import Downpour, Policy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WIRE_DTYPES: Final = ("float32", "float16", "float64")
+"""What gradients may travel as; bfloat16 arrays are taken, but numpy cannot make them."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The samples of a job, lent to replicas in units.
+
+    Args:
+        len: Samples in one pass, >= 1.
+        unit: Samples in one unit, >= 1; the last unit of a pass may be shorter.
+        passes: How often every sample is used, >= 1.
+        shuffle: Each pass has its own order.
+        seed: Of the orders, >= 0; equal seeds give equal orders on every machine.
+
+    Raises:
+        ConfigError: a number is out of range, or a pass has more than ``limits.UNITS_MAX`` units.
+
+    Example:
+        >>> Work(1000, unit=256, passes=3).units
+        4
+    """
+
+    len: int
+    unit: int = 256
+    passes: int = 1
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field, least in (("len", 1), ("unit", 1), ("passes", 1), ("seed", 0)):
+            value = getattr(self, field)
+            if isinstance(value, np.integer):
+                object.__setattr__(self, field, int(value))
+            elif not isinstance(value, int) or isinstance(value, bool):
+                raise ConfigError(f"Work: {field}={value!r} must be a whole number")
+            if value < least:
+                raise ConfigError(f"Work: {field}={value!r} must be at least {least}")
+        if self.units > limits.UNITS_MAX:
+            raise ConfigError(
+                f"Work: {self.len} samples in units of {self.unit} are {self.units} units a pass, "
+                f"the limit is {limits.UNITS_MAX} (UNITS_MAX); use a larger unit"
+            )
+
+    @property
+    def units(self) -> int:
+        """Units in one pass."""
+        return -(-self.len // self.unit)
+
+    @property
+    def samples(self) -> int:
+        """Samples over all passes."""
+        return self.len * self.passes
+
+    def indices(self, number: int, start: int, stop: int) -> NDArray[np.int64]:
+        """The samples at places [start, stop) of pass ``number``'s order.
+
+        Shapes:
+            (stop - start,) int64, read-only, each index once in a pass.
+
+        Raises:
+            ConfigError: the pass or the places are outside the work.
+        """
+        if not (0 <= number < self.passes and 0 <= start <= stop <= self.len):
+            raise ConfigError(
+                f"samples [{start}, {stop}) of pass {number} are outside {self.passes} passes "
+                f"of {self.len} samples"
+            )
+        if not self.shuffle:
+            return np.arange(start, stop, dtype=np.int64)
+        return _order(self.seed, number, self.len)[start:stop]
+
+
+@functools.lru_cache(maxsize=2)  # the pass that runs and the one whose stragglers still do
+def _order(seed: int, number: int, length: int) -> NDArray[np.int64]:
+    order = np.random.default_rng([seed, number]).permutation(length)
+    order.setflags(write=False)
+    return order
+
+
+@final
+class Job:
+    """What is trained, how, and on what.
+
+    Args:
+        parameters: Names -> arrays, the initial values. float32 inside; float64, float16 and
+            bfloat16 are converted, integers refused.
+        optimizer: What a shard does with a gradient, for example ``dp.Adagrad(lr=0.05)``.
+        policy: When replicas push and fetch. None: ``dp.Downpour()``.
+        data: The samples, or None when the replica function finds its own work.
+        name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
+        wire_dtype: float32, float16 (half the bytes) or float64: what gradients travel as.
+
+    Attributes:
+        layout: The parameters' names, shapes and places.
+
+    Raises:
+        ConfigError: a setting is impossible; the message names it.
+        UnsupportedArray: a parameter has a dtype that cannot be trained.
+
+    Example:
+        >>> from pydownpour.optimizers import SGD
+        >>> Job(parameters={"w": np.zeros(3, np.float32)}, optimizer=SGD(lr=1.0)).layout.len
+        3
+    """
+
+    def __init__(
+        self,
+        *,
+        parameters: Mapping[str, Any],
+        optimizer: Part,
+        policy: Policy | None = None,
+        data: Work | None = None,
+        name: str | None = None,
+        wire_dtype: str = "float32",
+    ) -> None:
+        self.layout = Layout.of(parameters)
+        self.parameters: dict[str, NDArray[Any]] = {
+            key: np.asarray(value) for key, value in parameters.items()
+        }
+        self.optimizer = _checked_optimizer(optimizer)
+        self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
+        self.data = _checked(data, Work, "data", "dp.Work(len(x))")
+        self.name = "job" if name is None else _checked_name(name)
+        self.named = name is not None
+        """False while the name is only the default, which a job file's name replaces."""
+        if wire_dtype not in WIRE_DTYPES:
+            known = ", ".join(WIRE_DTYPES)
+            why = "numpy has no such type" if wire_dtype in DTYPE_CODES else "unknown"
+            raise ConfigError(f"wire_dtype={wire_dtype!r}: {why}; choose one of {known}")
+        self.wire_dtype = wire_dtype
+        self._train: Callable[..., Any] | None = None
+        self._evaluation: Callable[..., Any] | None = None
+
+    def replica(self, function: F) -> F:
+        """Decorator: this function trains. It gets a Replica and is returned unchanged.
+
+        ``async def`` runs on the replica's event loop, a plain ``def`` in a thread of its own.
+
+        Raises:
+            ConfigError: not a function, or the job has one already.
+        """
+        self._train = _first(function, self._train, "replica")
+        return function
+
+    def evaluate(self, function: F) -> F:
+        """Decorator: called with the parameters after each pass and at the end.
+
+        It gets a dict of arrays and returns a number or a dict of numbers ("accuracy" and "loss"
+        are shown first). It runs in the coordinator, beside the training, and is returned
+        unchanged.
+
+        Raises:
+            ConfigError: not a function, or the job has one already.
+        """
+        self._evaluation = _first(function, self._evaluation, "evaluate")
+        return function
+
+    @property
+    def train(self) -> Callable[[Any], Awaitable[None] | None]:
+        """The replica function.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self._train is None:
+            raise ConfigError(
+                f"job {self.name!r} comes from a job file without a replica function; put "
+                "@job.replica above the function that trains: async def train(replica): ..."
+            )
+        return self._train
+
+    @property
+    def evaluation(self) -> Callable[[dict[str, NDArray[Any]]], Any] | None:
+        """The function :meth:`evaluate` was given, or None."""
+        return self._evaluation
+
+    def __repr__(self) -> str:
+        return (
+            f"<Job {self.name!r}: {self.layout.len} parameters in {len(self.layout.arrays)} "
+            f"arrays, {self.optimizer.describe()}, policy {self.policy.name}, data {self.data}>"
+        )
+
+
+def _checked_optimizer(optimizer: Part) -> Part:
+    if not isinstance(optimizer, Part):
+        raise ConfigError(f"optimizer={optimizer!r} must be one of ours, such as dp.SGD(lr=0.1)")
+    if not optimizer.is_rule:
+        raise ConfigError(
+            f"optimizer={optimizer.describe()} only shapes the gradient; put it before a rule: "
+            "dp.chain(..., dp.SGD(lr=0.1))"
+        )
+    return optimizer
+
+
+T = TypeVar("T")
+
+
+def _checked(value: T | None, kind: type[Any], field: str, example: str) -> T | None:
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{field}={value!r} must be a {kind.__name__}, for example {example}")
+    return value
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"name={name!r} must be 1 to 64 of the characters A-Z a-z 0-9 . _ - (it names a folder)"
+        )
+    return name
+
+
+def _first(function: F, present: Callable[..., Any] | None, what: str) -> F:
+    if not callable(function):
+        raise ConfigError(f"@job.{what} belongs above a function, not {function!r}")
+    if present is not None:
+        raise ConfigError(
+            f"the job has its {what} function already ({getattr(present, '__name__', present)!r}); "
+            f"one @job.{what} is enough"
+        )
+    return function
+
+
+# -- job files -----------------------------------------------------------------------------------
+
+
+def load_job(spec: str) -> Job:
+    """The job of a file: ``digits.py`` (it has one job) or ``digits.py:job`` (this one).
+
+    The file runs once under a private module name, so its ``if __name__ == "__main__":`` part
+    does not; its folder comes first on ``sys.path``, as for any script, so it can import files
+    beside it.
+
+    Raises:
+        ConfigError: no such file, no job or several, a syntax error, or an exception while it
+            ran; the message keeps the traceback lines that are the file's own.
+    """
+    path, name = _split(spec)
+    module = _run_file(path)
+    jobs: dict[int, tuple[str, Job]] = {}
+    for key, value in vars(module).items():
+        if isinstance(value, Job):
+            jobs.setdefault(id(value), (key, value))
+    if name:
+        job = _named(vars(module), name, path, [key for key, _ in jobs.values()])
+    elif len(jobs) == 1:
+        ((_, job),) = jobs.values()
+    elif not jobs:
+        raise ConfigError(
+            f"no job in {path}: it must build one at its top level, job = dp.Job(parameters=..., "
+            "optimizer=...)"
+        )
+    else:
+        names = [key for key, _ in jobs.values()]
+        raise ConfigError(
+            f"{path} has {len(jobs)} jobs ({', '.join(names)}); say which: {path}:{names[0]}"
+        )
+    if not job.named:
+        job.name = re.sub(r"[^A-Za-z0-9._-]", "_", path.stem)[:64]
+    return job
+
+
+def _split(spec: str) -> tuple[Path, str]:
+    head, colon, tail = spec.rpartition(":")
+    # A colon may also belong to the path (C:\jobs\digits.py), so only an identifier is a name.
+    path, name = (Path(head), tail) if colon and tail.isidentifier() else (Path(spec), "")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the job file in it")
+    if not path.is_file():
+        raise ConfigError(f"no job file {str(path)!r} (current folder {Path.cwd()})")
+    return path, name
+
+
+def _named(names: Mapping[str, Any], name: str, path: Path, known: list[str]) -> Job:
+    job = names.get(name)
+    if isinstance(job, Job):
+        return job
+    found = f"its jobs are {', '.join(known)}" if known else "it has no job at all"
+    if name not in names:
+        raise ConfigError(f"no {name!r} in {path}; {found}")
+    raise ConfigError(f"{name!r} in {path} is a {type(job).__name__}, not a dp.Job; {found}")
+
+
+def _run_file(path: Path) -> ModuleType:
+    where = path.resolve()
+    name = f"_pydownpour_job_{re.sub(r'[^A-Za-z0-9_]', '_', where.stem)}"
+    folder = str(where.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = ModuleType(name)
+    module.__file__ = str(where)
+    previous = sys.modules.get(name)
+    # Registered while it runs, because dataclasses and pickle look their module up by name.
+    sys.modules[name] = module
+    try:
+        code = compile(where.read_bytes(), str(where), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+    except (Exception, SystemExit) as error:
+        if previous is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = previous
+        raise ConfigError(_why(path, where, error)) from error
+    return module
+
+
+def _why(path: Path, where: Path, error: BaseException) -> str:
+    """An exception of a job file in words, with the traceback from the file's own line on."""
+    if isinstance(error, OSError) and error.__traceback__ and not error.__traceback__.tb_next:
+        return f"cannot read {path}: {error.strerror}"
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != str(where):
+        frames = frames.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+    if isinstance(error, SyntaxError) and frames is None:
+        return f"{path} is not valid Python:\n{lines}"
+    if isinstance(error, SystemExit):
+        return (
+            f"{path} called sys.exit({error.code!r}) while it was loaded; keep that under "
+            f"if __name__ == '__main__':\n{lines}"
+        )
+    return f"{path} failed while it was loaded: {type(error).__name__}: {error}\n{lines}"

@@ -1,0 +1,320 @@
+"""Named arrays on one line of elements, cut into stripes, fragments and shards.
+
+Theory. A job's parameters are a mapping from names to arrays. Sorted by name and laid end to end
+in C order they form one run of ``len`` elements (the *layout*). The run is cut into *stripes* of
+``stripe_len`` elements, the last one shorter. Each shard owns a contiguous run of whole stripes,
+and inside a shard every ``fragment_len`` elements form a *fragment*, the unit of a record. Names
+are sent, numbers never assigned by order of first use, so two processes that build their
+parameters in different order agree.
+
+    arrays   |   b1   |        w1            | b2 |      w2       |
+    stripes  |....|....|....|....|....|....|....|....|....|....|..|
+    shards   |        shard 0              |       shard 1        |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError, LayoutMismatch, UnsupportedArray
+
+Flat: TypeAlias = NDArray[np.float32]
+"""All elements of a layout (or of one shard), one-dimensional and contiguous."""
+
+DTYPE_CODES: dict[str, int] = {"float32": 1, "float64": 2, "float16": 3, "bfloat16": 4}
+"""Supported element types and their codes on the wire and in the core."""
+DTYPE_SIZES: dict[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+"""Bytes an element takes."""
+
+_WHY_NOT = {
+    "i": "integers have no gradient; keep counters and tables out of the parameters",
+    "u": "integers have no gradient; keep counters and tables out of the parameters",
+    "b": "booleans have no gradient; keep masks out of the parameters",
+    "c": "complex numbers are not supported; pass real and imaginary parts as two arrays",
+    "O": "object arrays cannot travel; convert to float32",
+}
+
+
+class ArrayEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One named array, in the form messages carry it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One shard of the map: it owns elements [start, start + len) of the layout."""
+
+    index: int
+    url: str
+    start: int
+    len: int
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One named array and the elements [start, start + len) it fills in the layout."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+    len: int
+
+    def describe(self) -> str:
+        """``name float32[64, 10]``, as error messages show it."""
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The arrays of a job in canonical order.
+
+    Attributes:
+        arrays: One spec per array, sorted by name, covering [0, len) without holes.
+        len: Elements in all.
+        fingerprint: SHA-256 over names, shapes and dtypes, in hex: equal layouts, equal prints.
+    """
+
+    arrays: tuple[ArraySpec, ...]
+    len: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Layout:
+        """The layout of a mapping from names to arrays (anything numpy can read).
+
+        Raises:
+            ConfigError: no arrays, no elements, or a name that is not a non-empty string.
+            UnsupportedArray: an array of integers, booleans, complex numbers or objects.
+        """
+        if not isinstance(parameters, Mapping):
+            raise ConfigError(
+                f"parameters must be a mapping from names to arrays, not {type(parameters).__name__}"
+            )
+        entries = []
+        for name, value in parameters.items():
+            array = value if isinstance(value, np.ndarray) else np.asarray(value)
+            entries.append(
+                ArrayEntry(name=name, shape=array.shape, dtype=supported_dtype(name, array))
+            )
+        return cls.from_entries(entries)
+
+    @classmethod
+    def from_entries(cls, entries: Iterable[ArrayEntry]) -> Layout:
+        """The layout that ``entries()`` described, for example from a join message."""
+        listed = list(entries)
+        for entry in listed:
+            if not isinstance(entry.name, str) or not entry.name:
+                raise ConfigError(f"parameter names must be non-empty strings, not {entry.name!r}")
+            if entry.dtype not in DTYPE_CODES:
+                raise UnsupportedArray(f"parameter {entry.name!r} has dtype {entry.dtype}")
+            if any(extent < 0 for extent in entry.shape):
+                raise ConfigError(f"parameter {entry.name!r} has shape {list(entry.shape)}")
+        if not listed:
+            raise ConfigError("parameters is empty: there is nothing to train")
+        if len(listed) > limits.LAYOUT_ARRAYS_MAX:
+            raise ConfigError(
+                f"{len(listed)} parameter arrays, the limit is {limits.LAYOUT_ARRAYS_MAX} "
+                "(LAYOUT_ARRAYS_MAX); pack small ones together"
+            )
+        specs, start = [], 0
+        digest = hashlib.sha256()
+        for entry in sorted(listed, key=lambda e: e.name):
+            length = math.prod(entry.shape)
+            specs.append(ArraySpec(entry.name, tuple(entry.shape), entry.dtype, start, length))
+            digest.update(f"{len(entry.name)}:{entry.name} {entry.dtype} {entry.shape}\n".encode())
+            start += length
+        names = [spec.name for spec in specs]
+        if len(set(names)) != len(names):
+            raise ConfigError("two parameters have the same name")
+        if start == 0:
+            raise ConfigError(
+                f"all {len(specs)} parameter arrays have zero elements: there is nothing to train"
+            )
+        return cls(tuple(specs), start, digest.hexdigest())
+
+    def entries(self) -> list[ArrayEntry]:
+        """Wire form."""
+        return [ArrayEntry(name=s.name, shape=s.shape, dtype=s.dtype) for s in self.arrays]
+
+    def check_same(self, theirs: Layout, *, whose: str = "the replica") -> None:
+        """Raise LayoutMismatch naming the first array that differs from the job's (self)."""
+        if self.fingerprint == theirs.fingerprint:
+            return
+        ours_by_name = {spec.name: spec for spec in self.arrays}
+        theirs_by_name = {spec.name: spec for spec in theirs.arrays}
+        for name in sorted(ours_by_name.keys() | theirs_by_name.keys()):
+            ours, other = ours_by_name.get(name), theirs_by_name.get(name)
+            if ours is None:
+                assert other is not None
+                raise LayoutMismatch(
+                    f"{whose} has a parameter the job does not: {other.describe()}; the job's "
+                    "parameters are fixed when it starts, so add it to the job file and start anew",
+                    expected=None,
+                    actual=other.describe(),
+                    array=name,
+                )
+            if other is None:
+                raise LayoutMismatch(
+                    f"{whose} lacks the job's parameter {ours.describe()}",
+                    expected=ours.describe(),
+                    actual=None,
+                    array=name,
+                )
+            if (ours.shape, ours.dtype) != (other.shape, other.dtype):
+                raise LayoutMismatch(
+                    f"parameter {name!r} is {other.describe()} at {whose}, but "
+                    f"{ours.describe()} in the job",
+                    expected=ours.describe(),
+                    actual=other.describe(),
+                    array=name,
+                )
+        raise LayoutMismatch(f"{whose} has another fingerprint but equal arrays: versions differ")
+
+    def zeros(self) -> Flat:
+        """A flat float32 array of ``len`` zeros."""
+        return np.zeros(self.len, np.float32)
+
+    def pack(self, arrays: Mapping[str, Any], out: Flat | None = None) -> Flat:
+        """Lay arrays end to end as float32 (C order whatever their strides).
+
+        Raises:
+            LayoutMismatch: a name is missing or added, or a shape differs.
+        """
+        flat = self.zeros() if out is None else out
+        self.check_names(arrays)
+        for spec in self.arrays:
+            array = np.asarray(arrays[spec.name])
+            if array.shape != spec.shape:
+                raise self.shape_error(spec, array.shape)
+            supported_dtype(spec.name, array)
+            flat[spec.start : spec.start + spec.len].reshape(spec.shape)[...] = array
+        return flat
+
+    def views(self, flat: Flat) -> dict[str, NDArray[np.float32]]:
+        """Writable float32 views into ``flat``, one per array, in its shape."""
+        return {s.name: flat[s.start : s.start + s.len].reshape(s.shape) for s in self.arrays}
+
+    def check_names(self, arrays: Mapping[str, Any]) -> None:
+        """Raise LayoutMismatch unless ``arrays`` has exactly the layout's names."""
+        if len(arrays) == len(self.arrays) and all(s.name in arrays for s in self.arrays):
+            return
+        ours = {s.name for s in self.arrays}
+        missing, added = sorted(ours - set(arrays)), sorted(set(arrays) - ours, key=str)
+        words = []
+        if missing:
+            words.append(f"missing {', '.join(map(repr, missing[:5]))}")
+        if added:
+            words.append(
+                f"not in the job {', '.join(map(repr, added[:5]))} (the parameters of a job are "
+                "fixed when it starts)"
+            )
+        raise LayoutMismatch(f"expected {len(self.arrays)} arrays: {'; '.join(words)}")
+
+    @staticmethod
+    def shape_error(spec: ArraySpec, shape: tuple[int, ...]) -> LayoutMismatch:
+        """The error for an array of the right name and the wrong shape."""
+        return LayoutMismatch(
+            f"array {spec.name!r} has shape {list(shape)}, the parameter has {list(spec.shape)}",
+            expected=list(spec.shape),
+            actual=list(shape),
+            array=spec.name,
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """How a layout is cut into shards: stripe and fragment lengths and each shard's elements."""
+
+    stripe_len: int
+    fragment_len: int
+    starts: tuple[int, ...]
+    lens: tuple[int, ...]
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are."""
+        return len(self.starts)
+
+    def fragments(self, shard: int) -> int:
+        """Fragments of one shard."""
+        return -(-self.lens[shard] // self.fragment_len)
+
+
+def partition(length: int, shards: int, *, stripe_len: int | None = None) -> Partition:
+    """Cut ``length`` elements into ``shards`` runs of whole stripes, as equal as stripes allow.
+
+    Stripes have ``limits.STRIPE_LEN_MAX`` elements, and fewer (a power of two) for small models,
+    so that each shard still has several and the largest stays within 1.125x of the mean.
+
+    Raises:
+        ConfigError: more shards than stripes.
+    """
+    if shards < 1:
+        raise ConfigError(f"shards={shards} must be at least 1")
+    if stripe_len is None:
+        stripe_len = limits.STRIPE_LEN_MAX
+        wanted = shards * limits.STRIPES_PER_SHARD_WANTED
+        while stripe_len > limits.STRIPE_LEN_MIN and -(-length // stripe_len) < wanted:
+            stripe_len //= 2
+    stripes = -(-length // stripe_len)
+    if stripes < shards:
+        raise ConfigError(
+            f"{shards} shards, but {length} parameters fill only {stripes} "
+            f"stripe{'s' if stripes != 1 else ''} of {stripe_len} elements; "
+            f"use at most {stripes} shard{'s' if stripes != 1 else ''}"
+        )
+    fragment_len = max(1, limits.FRAGMENT_SIZE // 4 // stripe_len) * stripe_len
+    bounds = [min(i * stripes // shards * stripe_len, length) for i in range(shards)] + [length]
+    starts = tuple(bounds[:-1])
+    lens = tuple(b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+    return Partition(stripe_len, fragment_len, starts, lens)
+
+
+def partition_of(shards: Sequence[ShardEntry], stripe_len: int, fragment_len: int) -> Partition:
+    """The partition a shard map describes.
+
+    Raises:
+        ConfigError: the shards leave a hole or overlap.
+    """
+    ordered = sorted(shards, key=lambda s: s.start)
+    end = 0
+    for entry in ordered:
+        if entry.start != end or entry.len <= 0:
+            raise ConfigError(f"shard map has a hole or overlap at element {end}")
+        end += entry.len
+    return Partition(
+        stripe_len, fragment_len, tuple(s.start for s in ordered), tuple(s.len for s in ordered)
+    )
+
+
+def supported_dtype(name: str, array: NDArray[Any]) -> str:
+    """The dtype's name, if its elements can be trained.
+
+    Raises:
+        UnsupportedArray: with the reason in words.
+    """
+    dtype = array.dtype.name
+    if dtype in DTYPE_CODES:
+        return dtype
+    why = _WHY_NOT.get(array.dtype.kind, f"supported are {', '.join(DTYPE_CODES)}")
+    raise UnsupportedArray(f"parameter {name!r} has dtype {dtype}: {why}", array=name)
+
+
+def raw(array: NDArray[Any]) -> memoryview:
+    """The bytes of a C-contiguous array, also for dtypes without a buffer protocol (bfloat16)."""
+    return memoryview(array.reshape(-1).view(np.uint8))

@@ -1,0 +1,162 @@
+"""Everything that grows has a limit here, with the reason for its size.
+
+Names end in their unit. Limits that depend on each other are asserted together at the bottom.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# -- stripes and fragments (DESIGN: the store) ---------------------------------------------------
+STRIPE_LEN_MAX: Final = 16 * 1024
+"""Elements: 64 KiB of f32, the knee of copy-on-write with Adam's state in the block."""
+STRIPE_LEN_MIN: Final = 16
+"""Elements: one cache line of f32; smaller stripes would share lines."""
+STRIPES_PER_SHARD_WANTED: Final = 8
+"""Small models get shorter stripes until each shard has this many: keeps shards balanced."""
+FRAGMENT_SIZE: Final = 256 * KIB
+"""Bytes of f32 in a fragment: received, checked and applied while in the L2 cache."""
+
+# -- the wire ------------------------------------------------------------------------------------
+HEADER_SIZE: Final = 64
+"""Bytes of a frame's header: one cache line."""
+PAYLOAD_SIZE_MAX: Final = 2 * FRAGMENT_SIZE
+"""Bytes: a fragment in the widest dtype (f64)."""
+CONTROL_SIZE_MAX: Final = 64 * KIB
+"""Bytes in a control frame's payload (push announcements, refusals in words)."""
+ACK_EVERY_FRAGMENTS: Final = 32
+"""A long push is acknowledged every so many records (8 MiB), so a reconnect resends little."""
+SEQ_WINDOW: Final = 1024
+"""Records above the floor a shard remembers per replica: 128 bytes of bitmap."""
+PUSHES_IN_FLIGHT_MAX: Final = 8
+"""Unacknowledged pushes per replica and shard before push() waits."""
+PUSHES_IN_FLIGHT_SIZE_MAX: Final = 256 * MIB
+"""Bytes of unacknowledged pushes a replica keeps; one push may always be in flight."""
+NONFINITE_STEPS_MAX: Final = 10
+"""Steps in a row whose gradient holds NaN or Inf before step() raises instead of dropping it."""
+WRITE_BATCH_SIZE: Final = 1 * MIB
+"""Bytes handed to a transport at once: smaller costs calls, larger leaves the cache."""
+WRITE_HIGH_WATER: Final = 1 * MIB
+"""Bytes a transport may hold unsent before we stop producing."""
+JSON_SIZE_MAX: Final = 4 * MIB
+"""Bytes of one control-plane JSON body (layouts name every array)."""
+HTTP_LINE_SIZE_MAX: Final = 8 * KIB
+"""Bytes of a request line or of one header, as most servers allow."""
+HTTP_HEADER_COUNT_MAX: Final = 64
+"""Headers of one request; ours carry about ten."""
+POST_FRAMES_SIZE_MAX: Final = 64 * MIB
+"""Bytes of one POST /v1/push body; a longer push is sent as several."""
+
+# -- connections and memory ------------------------------------------------------------------------
+CONNECTIONS_MAX: Final = 1024
+"""Open connections of one server: the usual soft limit on open files."""
+IN_FLIGHT_SIZE_MAX: Final = 256 * MIB
+"""Bytes a shard reserves for bodies being received, over all connections."""
+SNAPSHOT_COPIES_MAX: Final = 2
+"""Whole parameter copies that readers may pin before an update is refused."""
+REPLICAS_MAX: Final = 65_536
+"""Replica ids in one job: their dedupe windows then take about 10 MiB at each shard."""
+LAYOUT_ARRAYS_MAX: Final = 100_000
+"""Arrays in one layout: what JSON_SIZE_MAX has room for at 40 bytes each."""
+
+# -- work ------------------------------------------------------------------------------------------
+UNITS_MAX: Final = 4_000_000
+"""Work units in one pass; make units larger beyond."""
+LEASES_PER_REPLICA_MAX: Final = 4
+"""Units one replica may hold: enough to ask ahead, too few to hoard."""
+LEASE_S: Final = 10.0
+"""Seconds a lease lives without a heartbeat of its holder."""
+LEASE_RETRY_S: Final = 0.1
+"""What a replica waits before it asks again when there is nothing to lease."""
+LEASE_ASKS_PER_S_MAX: Final = 1000
+"""Repeated lease requests of all waiting replicas together: more replicas wait longer each."""
+PASSES_OPEN_MAX: Final = 16
+"""Passes begun and not finished: a bitmap each, should one replica stand still with one unit."""
+
+# -- waiting ---------------------------------------------------------------------------------------
+HEADER_TIMEOUT_S: Final = 5.0
+"""Seconds a client may take over its request's headers."""
+BODY_STALL_S: Final = 10.0
+"""Seconds without a byte of a request body before it is given up."""
+CONNECT_TIMEOUT_S: Final = 5.0
+"""Seconds a connection may take to open."""
+REQUEST_TIMEOUT_S: Final = 30.0
+"""Seconds from a control request to its answer."""
+ACK_TIMEOUT_S: Final = 30.0
+"""No progress on a stream with pushes in flight for this long: reconnect and resend."""
+HEARTBEAT_S: Final = 0.5
+"""Between two heartbeats of a role."""
+SUSPECT_S: Final = 2.0
+"""Silence that makes a role suspect: four heartbeats."""
+DEAD_S: Final = 3.0
+"""Silence that makes a role dead: six heartbeats."""
+SWEEP_S: Final = 0.25
+"""How often the coordinator looks for silent roles and ended leases."""
+STALL_S: Final = 1.0
+"""A sweep this late means the coordinator itself stood still: nobody is blamed for the gap."""
+MASS_SILENCE_S: Final = 60.0
+"""How long more than half of all roles may be silent at once before they are called dead."""
+QUIET_S: Final = 30.0
+"""With no heartbeat from any replica for this long the coordinator says so."""
+LEAVE_PATIENCE_S: Final = 10.0
+"""How long the end of a job waits for replicas to say goodbye, so that the report has their last
+counts."""
+STOP_PATIENCE_S: Final = 0.3
+"""The same after an operator's stop, where Ctrl-C must end everything within 2 s."""
+NOTICE_S: Final = 2.0
+"""How long a finished coordinator stays up for roles to learn of the end: four heartbeats."""
+STATS_TIMEOUT_S: Final = 5.0
+"""For a shard's last counts; its last heartbeat serves if it does not answer."""
+RECONNECTS_MAX: Final = 20
+"""Connections in a row that may break before any answer came."""
+BACKOFF_MIN_S: Final = 0.05
+"""Before the first retry of anything; doubled up to BACKOFF_MAX_S."""
+BACKOFF_MAX_S: Final = 2.0
+"""Between two retries at most: a peer that comes back is found within this."""
+JOIN_PATIENCE_S: Final = 60.0
+"""How long a role waits for a coordinator or shard to appear before it gives up in words."""
+RESTARTS_MAX: Final = 20
+"""Replica crashes one engine run forgives, over all replicas."""
+RESTART_BACKOFF_S: Final = 0.5
+"""Before a crashed replica starts again; doubles while it dies young."""
+RESTART_BACKOFF_MAX_S: Final = 4.0
+"""Long enough not to burn a core on start-ups, short enough to watch."""
+RESTART_STABLE_S: Final = 5.0
+"""A replica that lived this long had started well: its back-off and failures count anew."""
+RESTART_SAME_FAILURE_MAX: Final = 3
+"""The same own failure so often in a row is deterministic: show it instead of repeating it."""
+LOG_TAIL_LINES: Final = 12
+"""Last lines of a crashed process's log that an error message shows."""
+CHANNEL_LINE_SIZE_MAX: Final = 16 * MIB
+"""Bytes of one JSON line from a child to its engine (the report is the longest)."""
+STATUS_POLL_S: Final = 0.25
+"""Between two looks of an engine at the coordinator's status."""
+"""Before a crashed replica is started again; grows with each crash."""
+SHUTDOWN_S: Final = 1.5
+"""From the first request to stop to killing what is left: Ctrl-C ends everything within 2 s."""
+
+# -- what is kept of a run -------------------------------------------------------------------------
+NAME_LEN_MAX: Final = 64
+"""Characters of a job's or replica's name: it becomes a folder and a column."""
+LOSS_POINTS_MAX: Final = 400
+"""Points of the loss curve; beyond, neighbours are averaged. More than a terminal has columns."""
+EVALUATIONS_MAX: Final = 1000
+"""Evaluations kept in memory, the newest; events.jsonl has all."""
+EVENTS_SIZE_MAX: Final = 64 * MIB
+"""Bytes of events.jsonl; a role that joins and dies for ever must not fill the disk."""
+EVENTS_QUEUED_MAX: Final = 10_000
+"""Events waiting for a slow disk; beyond, new ones are dropped and counted."""
+STORED_HEADER_SIZE_MAX: Final = 16 * MIB
+"""Bytes of a safetensors header: LAYOUT_ARRAYS_MAX arrays at 160 bytes each."""
+
+assert PAYLOAD_SIZE_MAX >= FRAGMENT_SIZE
+assert STRIPE_LEN_MAX * 4 <= FRAGMENT_SIZE
+assert SUSPECT_S < DEAD_S < LEASE_S
+assert HEARTBEAT_S * 3 < SUSPECT_S
+assert IN_FLIGHT_SIZE_MAX >= CONNECTIONS_MAX // 8 * PAYLOAD_SIZE_MAX // 4
+assert STALL_S > 2 * SWEEP_S
+assert DEAD_S < LEAVE_PATIENCE_S and HEARTBEAT_S * 3 < NOTICE_S
+assert STORED_HEADER_SIZE_MAX >= LAYOUT_ARRAYS_MAX * 160

@@ -1,0 +1,143 @@
+"""Who may talk to us, and how: addresses, tokens, TLS.
+
+The default is safe: loopback only. Any other address needs a token *and* TLS, or ``insecure``
+spelt out. Tokens travel in the Authorization header only, never in a URL or a command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import ipaddress
+import ssl
+from typing import final
+
+from pydownpour.errors import AuthError, ConfigError
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Bind:
+    """Where to listen. Port 0 lets the system choose."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Bind:
+        """``HOST:PORT``, ``HOST`` or ``:PORT``; IPv6 in brackets.
+
+        Raises:
+            ConfigError: the port is not a number in 0..65535.
+        """
+        host, port = text, "0"
+        if text.startswith("["):
+            host, _, rest = text[1:].partition("]")
+            port = rest.removeprefix(":") or "0"
+        elif text.count(":") == 1:
+            host, port = text.split(":")
+        if not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"bind {text!r}: the port must be a number from 0 to 65535")
+        return cls(host or "127.0.0.1", int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """True for 127.0.0.0/8, ::1 and localhost."""
+        return is_loopback(self.host)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """Paths of PEM files. A server needs cert and key, a client the ca that signed them."""
+
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+
+    def server_context(self) -> ssl.SSLContext:
+        """TLS 1.2 or newer; with ``ca`` clients must show a certificate it signed.
+
+        Raises:
+            ConfigError: a file is missing or not what it should be.
+        """
+        if not (self.cert and self.key):
+            raise ConfigError("TLS needs both --tls-cert and --tls-key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"cannot load TLS certificate {self.cert!r}: {error}") from error
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """Trusts ``ca`` if given, else the system's authorities."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"cannot load TLS authority {self.ca!r}: {error}") from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What a role needs to talk and to be talked to. The token's repr is masked."""
+
+    token: str | None = dataclasses.field(default=None, repr=False)
+    tls: Tls | None = None
+    insecure: bool = False
+
+    def check_bind(self, bind: Bind) -> None:
+        """Refuse a public address without token and TLS.
+
+        Raises:
+            ConfigError: with the three ways out.
+        """
+        if bind.is_loopback or self.insecure or (self.token and self.tls and self.tls.cert):
+            return
+        lacks = [
+            word
+            for word, there in (
+                ("a token (PYDOWNPOUR_TOKEN)", self.token),
+                ("TLS (--tls-cert and --tls-key)", self.tls and self.tls.cert),
+            )
+            if not there
+        ]
+        raise ConfigError(
+            f"binding {bind} would let others in without {' and '.join(lacks)}; give them, "
+            "bind 127.0.0.1, or spell out --insecure"
+        )
+
+    def check_token(self, authorization: str | None) -> None:
+        """Compare in constant time.
+
+        Raises:
+            AuthError: the header is missing or names another token.
+        """
+        if self.token is None:
+            return
+        if not authorization:
+            raise AuthError("this job needs a token; set PYDOWNPOUR_TOKEN or pass token=")
+        expected = f"Bearer {self.token}".encode()
+        if not hmac.compare_digest(authorization.encode("utf-8", "replace"), expected):
+            raise AuthError("wrong token; use the one this job was started with")
+
+    def headers(self) -> dict[str, str]:
+        """What a client sends."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def is_loopback(host: str) -> bool:
+    """True if a host name or address can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

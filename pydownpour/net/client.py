@@ -1,0 +1,229 @@
+"""One peer's URL: ask it, stream to it, and get its errors raised again here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TypeVar, final
+
+import aiohttp
+
+from pydownpour import limits
+from pydownpour.errors import (
+    ConfigError,
+    ConnectFailed,
+    DeadlineExceeded,
+    DownpourError,
+    PeerLost,
+    RemoteProtocolError,
+)
+from pydownpour.net import sockets
+from pydownpour.net.access import Access
+from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.wire import messages, problems
+from pydownpour.wire.messages import Message
+
+M = TypeVar("M", bound=Message)
+
+
+class UpgradeRefused(RemoteProtocolError):
+    """Something between us and the peer does not pass Upgrade on; POST and GET still work."""
+
+
+@final
+class Client:
+    """Talks to one base URL; an async context manager.
+
+    Redirects are never followed (a token would travel with them), answers are never unpacked.
+    ``trust_env`` is on, so ``HTTPS_PROXY`` works.
+
+    Raises:
+        ConfigError: the URL is not http or https.
+        ConnectFailed, PeerLost, DeadlineExceeded: the network.
+        AuthError, LayoutMismatch, Fenced, NotReady, ...: what the peer named, in its words.
+    """
+
+    def __init__(self, url: str, *, access: Access) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"peer URL {url!r} must start with http:// or https://")
+        self.url = url.rstrip("/")
+        self._access = access
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            tls = self._access.tls.client_context() if self._access.tls else True
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(socket_factory=sockets.client_socket, ssl=tls),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers=self._access.headers(),
+                auto_decompress=False,
+                trust_env=True,
+                read_bufsize=limits.CONTROL_SIZE_MAX,
+            )
+        return self._session
+
+    async def post(
+        self,
+        path: str,
+        message: Message,
+        answer: type[M],
+        *,
+        timeout_s: float = limits.REQUEST_TIMEOUT_S,
+    ) -> M:
+        """Send a message, get a message."""
+        body = messages.encode(message)
+        headers = {"Content-Type": "application/json"}
+        data = await self._ask("POST", path, body, headers, limits.JSON_SIZE_MAX, timeout_s)
+        return messages.decode(answer, data)
+
+    async def get(
+        self, path: str, answer: type[M], *, timeout_s: float = limits.REQUEST_TIMEOUT_S
+    ) -> M:
+        """Get a message."""
+        data = await self._ask("GET", path, None, {}, limits.JSON_SIZE_MAX, timeout_s)
+        return messages.decode(answer, data)
+
+    async def get_bytes(
+        self, path: str, *, size_max: int, timeout_s: float = limits.REQUEST_TIMEOUT_S
+    ) -> bytes:
+        """Get a binary body of at most size_max bytes."""
+        return await self._ask("GET", path, None, {}, size_max, timeout_s)
+
+    async def exchange(
+        self,
+        path: str,
+        buffers: Sequence[Any],
+        headers: Mapping[str, str],
+        *,
+        size_max: int,
+        timeout_s: float = limits.REQUEST_TIMEOUT_S,
+    ) -> bytes:
+        """POST binary buffers, get a binary body."""
+        size = sum(memoryview(b).nbytes for b in buffers)
+
+        async def body() -> AsyncIterator[Any]:
+            for buffer in buffers:
+                yield memoryview(buffer).cast("B")
+
+        sent = {**headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        return await self._ask("POST", path, body(), sent, size_max, timeout_s)
+
+    async def chunks(
+        self, path: str, headers: Mapping[str, str], *, timeout_s: float = limits.REQUEST_TIMEOUT_S
+    ) -> AsyncIterator[bytes]:
+        """GET a binary body piece by piece; each piece must come within timeout_s."""
+        with self._errors(timeout_s):
+            async with asyncio.timeout(timeout_s) as deadline:
+                async with self._open().get(
+                    self.url + path, headers=headers, allow_redirects=False
+                ) as response:
+                    if response.status != 200:
+                        data = await response.content.read(limits.CONTROL_SIZE_MAX)
+                        raise problems.revive(response.status, data, peer=self.url)
+                    async for chunk in response.content.iter_any():
+                        deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
+                        yield chunk
+
+    async def upgrade(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        protocol: StreamProtocol,
+        *,
+        timeout_s: float = limits.CONNECT_TIMEOUT_S,
+    ) -> None:
+        """Open a stream: after this ``protocol`` owns the connection.
+
+        Raises:
+            UpgradeRefused: an answer other than 101 that is no peer's error.
+        """
+        wanted = {**headers, "Connection": "Upgrade", "Upgrade": messages.UPGRADE}
+        with self._errors(timeout_s):
+            async with asyncio.timeout(timeout_s):
+                response = await self._open().get(
+                    self.url + path, headers=wanted, allow_redirects=False
+                )
+                if response.status != 101:
+                    data = await response.content.read(limits.CONTROL_SIZE_MAX)
+                    response.close()
+                    error = problems.revive(response.status, data, peer=self.url)
+                    if type(error) is RemoteProtocolError and b'"code"' not in data:
+                        raise UpgradeRefused(str(error))
+                    raise error
+        connection = response.connection
+        if connection is None or connection.transport is None:
+            raise PeerLost(f"{self.url} closed the stream at once", peer=self.url)
+        # The response must live as long as its connection, and be closed with it.
+        protocol.on_lost = response.close
+        protocol.take_over(connection.transport)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str],
+        size_max: int,
+        timeout_s: float,
+    ) -> bytes:
+        with self._errors(timeout_s):
+            async with asyncio.timeout(timeout_s):
+                async with self._open().request(
+                    method, self.url + path, data=body, headers=headers, allow_redirects=False
+                ) as response:
+                    chunks, size = [], 0
+                    async for chunk in response.content.iter_any():
+                        size += len(chunk)
+                        if size > size_max:
+                            raise RemoteProtocolError(
+                                f"{self.url}{path} answered more than {size_max} bytes"
+                            )
+                        chunks.append(chunk)
+                    data = b"".join(chunks)
+                    if response.status != 200:
+                        raise problems.revive(response.status, data, peer=self.url)
+                    return data
+
+    @contextlib.contextmanager
+    def _errors(self, timeout_s: float) -> Any:
+        """Turn aiohttp's errors into ours."""
+        try:
+            yield
+        except DownpourError:
+            raise  # some of ours are OSErrors too: they already say what happened
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"{self.url} did not answer within {timeout_s:g} s",
+                peer=self.url,
+                limit_s=timeout_s,
+            ) from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise ConnectFailed(
+                f"{self.url} shows a certificate we do not trust ({error.certificate_error}); "
+                "pass the authority with --tls-ca",
+                peer=self.url,
+            ) from error
+        except aiohttp.ClientConnectorError as error:
+            raise ConnectFailed(
+                f"cannot connect to {self.url}: {error.os_error}; does it run?", peer=self.url
+            ) from error
+        except aiohttp.InvalidURL as error:
+            raise ConfigError(f"bad URL {self.url!r}: {error}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise PeerLost(
+                f"connection to {self.url} broke: {error or type(error).__name__}", peer=self.url
+            ) from error

@@ -1,0 +1,254 @@
+"""Optimizers: frozen descriptions of what a shard does with a combined gradient.
+
+Nothing here computes. A shard compiles a description once (``pydownpour._core.Optimizer``); the
+numpy twins that say slowly what each does are in ``tests/reference``. A chain is any number of
+parts followed by one rule::
+
+    dp.chain(dp.Clip(1.0), dp.WeightDecay(1e-4), dp.Adagrad(lr=0.05))
+
+In all equations, per element: w parameter, g decoded gradient, t the number of updates applied to
+the element's fragment, counting this one (so t starts at 1). All arithmetic is float32 without
+fused multiply-add; the same bits on every instruction set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias, final
+
+from pydownpour.errors import ConfigError
+
+Parts: TypeAlias = list[tuple[str, dict[str, float]]]
+"""The wire form: (name, numbers) in order, the rule last."""
+
+
+class Part:
+    """Base of the pieces of a chain. Subclasses are frozen dataclasses of floats."""
+
+    name: ClassVar[str]
+    is_rule: ClassVar[bool] = False
+
+    def parts(self) -> Parts:
+        """This piece in wire form."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return [(self.name, {f.name: float(getattr(self, f.name)) for f in fields})]
+
+    def describe(self) -> str:
+        """One line for people, e.g. ``adagrad(lr=0.05, eps=1e-10, initial=0)``."""
+        return " -> ".join(
+            f"{name}({', '.join(f'{k}={v:g}' for k, v in numbers.items())})"
+            for name, numbers in self.parts()
+        )
+
+
+def _require(part: Part, **checks: bool) -> None:
+    for field, good in checks.items():
+        value = float(getattr(part, field))
+        if not (good and math.isfinite(value)):
+            raise ConfigError(f"{part.name}: {field}={value:g} is out of range; {part.__doc__}")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Clip(Part):
+    """Clamp each element of g to [-max, max], max > 0."""
+
+    max: float
+    name: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        _require(self, max=self.max > 0)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WeightDecay(Part):
+    """Add rate * w to g before the rule (L2 regularisation), rate >= 0."""
+
+    rate: float
+    name: ClassVar[str] = "weight_decay"
+
+    def __post_init__(self) -> None:
+        _require(self, rate=self.rate >= 0)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SGD(Part):
+    """Plain gradient descent, w <- w - lr * g, lr > 0 (Dean et al. 2012, section 4.1)."""
+
+    lr: float
+    name: ClassVar[str] = "sgd"
+    is_rule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(self, lr=self.lr > 0)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Momentum(Part):
+    """Heavy-ball momentum, b <- momentum * b + g; w <- w - lr * b, lr > 0, 0 <= momentum < 1.
+
+    Polyak 1964, in the form most frameworks use (b is not scaled by lr).
+    """
+
+    lr: float
+    momentum: float = 0.9
+    name: ClassVar[str] = "momentum"
+    is_rule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(self, lr=self.lr > 0, momentum=0 <= self.momentum < 1)
+
+    def parts(self) -> Parts:
+        """This piece in wire form."""
+        return [("momentum", {"lr": self.lr, "momentum": self.momentum, "nesterov": 0.0})]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Nesterov(Part):
+    """Nesterov momentum, b <- momentum * b + g; w <- w - lr * (g + momentum * b).
+
+    lr > 0, 0 <= momentum < 1. Sutskever et al. 2013, section 3, rearranged to be evaluated at
+    the look-ahead point.
+    """
+
+    lr: float
+    momentum: float = 0.9
+    name: ClassVar[str] = "nesterov"
+    is_rule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(self, lr=self.lr > 0, momentum=0 <= self.momentum < 1)
+
+    def parts(self) -> Parts:
+        """This piece in wire form: momentum with its look-ahead switched on."""
+        return [("momentum", {"lr": self.lr, "momentum": self.momentum, "nesterov": 1.0})]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Adagrad(Part):
+    """Adagrad, s <- s + g*g; w <- w - lr * g / (sqrt(s) + eps).
+
+    lr > 0, eps >= 0, initial >= 0 (the first s). Dean et al. 2012, section 4.1: the sum lives on
+    the shard, so no extra traffic. The paper prints no eps; ours only guards a zero gradient.
+    """
+
+    lr: float
+    eps: float = 1e-10
+    initial: float = 0.0
+    name: ClassVar[str] = "adagrad"
+    is_rule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(self, lr=self.lr > 0, eps=self.eps >= 0, initial=self.initial >= 0)
+        if self.eps == 0 and self.initial == 0:
+            raise ConfigError("adagrad: eps and initial are both 0; a zero gradient would give NaN")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Adam(Part):
+    """Adam (Kingma and Ba 2015, algorithm 1), bias-corrected by the fragment's update count t.
+
+    m <- b1*m + (1-b1)*g;  v <- b2*v + (1-b2)*g*g;
+    w <- w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps). lr > 0, 0 <= b1, b2 < 1, eps > 0.
+    """
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    name: ClassVar[str] = "adam"
+    is_rule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(
+            self,
+            lr=self.lr > 0,
+            beta1=0 <= self.beta1 < 1,
+            beta2=0 <= self.beta2 < 1,
+            eps=self.eps > 0,
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AdamW(Part):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): also w <- w - lr*decay*w.
+
+    lr > 0, 0 <= beta1, beta2 < 1, eps > 0, decay >= 0.
+    """
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    decay: float = 0.01
+    name: ClassVar[str] = "adamw"
+    is_rule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _require(
+            self,
+            lr=self.lr > 0,
+            beta1=0 <= self.beta1 < 1,
+            beta2=0 <= self.beta2 < 1,
+            eps=self.eps > 0,
+            decay=self.decay >= 0,
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Chain(Part):
+    """Parts in order, the rule last. Made by :func:`chain`."""
+
+    pieces: tuple[Part, ...]
+    name: ClassVar[str] = "chain"
+    is_rule: ClassVar[bool] = True
+
+    def parts(self) -> Parts:
+        """The wire form of every piece, in order."""
+        return [entry for piece in self.pieces for entry in piece.parts()]
+
+
+def chain(*pieces: Part) -> Chain:
+    """Put parts before a rule.
+
+    Args:
+        pieces: Any number of parts (:class:`Clip`, :class:`WeightDecay`), then exactly one rule.
+
+    Raises:
+        ConfigError: no rule, a rule that is not last, or something that is not a part.
+    """
+    for piece in pieces:
+        if not isinstance(piece, Part):
+            raise ConfigError(f"chain: {piece!r} is not an optimizer part")
+    if not pieces or not pieces[-1].is_rule:
+        raise ConfigError("chain: the last piece must be a rule, such as SGD or Adagrad")
+    for piece in pieces[:-1]:
+        if piece.is_rule:
+            raise ConfigError(f"chain: {piece.name} is a rule and must come last")
+    return Chain(pieces)
+
+
+RULES: tuple[type[Part], ...] = (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW)
+"""Every rule, for tables and for the shared contract tests."""
+PARTS: tuple[type[Part], ...] = (Clip, WeightDecay)
+"""Every part that may stand before a rule."""
+
+
+def local_rate(parts: Sequence[tuple[str, dict[str, float]]]) -> float:
+    """The rate of a replica's own step between fetches (Dean et al. 2012, appendix).
+
+    The paper moves the local copy by its fixed rate. That is right where the shard does the same:
+    for plain SGD it is lr. Adaptive rules scale each element by state the replica does not have,
+    so there the default is 0, and ``Downpour(local_rate=...)`` sets it on purpose.
+    """
+    return parts[-1][1]["lr"] if len(parts) == 1 and parts[0][0] == "sgd" else 0.0

@@ -1,0 +1,90 @@
+"""Downpour SGD: asynchronous replicas, no barrier, no gate.
+
+Dean et al., NIPS 2012, section 4.1 and the appendix's client pseudo-code. Each replica repeats,
+with its own step counter k from 0::
+
+    if k % fetch_every == 0:  start a fetch in the background
+    g = gradient(parameters, next minibatch)
+    accrued += g
+    parameters -= local_rate * g              # it also moves by itself between fetches
+    if k % push_every == 0:  push accrued in the background; accrued = 0
+    k += 1
+
+and the shard applies each push when it arrives. The push test stands after the accumulation, so
+with push_every = n the first push carries one gradient and the later ones n, as in the paper.
+
+Deviations:
+    * ``overlap=False`` awaits each push and each fetch before the next step. One replica with
+      push_every = fetch_every = 1 then *is* sequential SGD; the paper has no such switch.
+    * The paper moves the local copy by its fixed rate. With an adaptive rule on the shard that
+      rate is not the step the shard takes, so ``local_rate=None`` means lr for plain SGD and 0
+      for every other rule.
+    * What is accrued when work ends is pushed, whatever the schedule says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar, final
+
+from pydownpour.errors import ConfigError
+from pydownpour.policy.base import Actions, Admission, Policy, PushInfo
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Downpour(Policy):
+    """Downpour SGD (Dean et al. 2012).
+
+    Args:
+        push_every: Steps between pushes, n_push in the paper, >= 1.
+        fetch_every: Steps between fetches, n_fetch in the paper, >= 1.
+        overlap: Push and fetch in the background while the replica computes. False: wait for
+            each, which makes a single replica sequential.
+        local_rate: Step of the replica's own copy between fetches, >= 0. None: lr if the rule is
+            plain SGD, else 0.
+        warm_start: Samples that one replica completes alone before the others get work, >= 0
+            (the paper trains about 10 hours with one replica first).
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    push_every: int = 1
+    fetch_every: int = 1
+    overlap: bool = True
+    local_rate: float | None = None
+    warm_start: int = 0
+    name: ClassVar[str] = "downpour"
+
+    def __post_init__(self) -> None:
+        for field in ("push_every", "fetch_every"):
+            if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
+                raise ConfigError(f"{field}={getattr(self, field)!r} must be a whole number >= 1")
+        if not isinstance(self.warm_start, int) or self.warm_start < 0:
+            raise ConfigError(f"warm_start={self.warm_start!r} must be a number of samples >= 0")
+        if self.local_rate is not None and not (
+            math.isfinite(self.local_rate) and self.local_rate >= 0
+        ):
+            raise ConfigError(f"local_rate={self.local_rate!r} must be a finite number >= 0")
+
+    def after_step(self, clock: int) -> Actions:
+        """Push when clock % push_every == 0; fetch before the next step if it is its turn."""
+        return Actions(
+            push=clock % self.push_every == 0,
+            fetch=(clock + 1) % self.fetch_every == 0,
+        )
+
+    def admit(self, push: PushInfo) -> Admission:
+        """Every push, unscaled."""
+        return Admission(accept=True)
+
+    def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:
+        """Only the lowest live replica until the warm start is over."""
+        if samples_done >= self.warm_start or not members or replica == members[0]:
+            return ""
+        return (
+            f"warm start: replica {members[0]} trains alone, "
+            f"{samples_done} of {self.warm_start} samples done"
+        )

@@ -1,0 +1,287 @@
+"""One replica's link to one shard: in order, at most once each, and never given up early.
+
+Records are numbered by seq and sent in order. A record is settled when the shard says applied,
+duplicate or refused. A broken connection settles nothing: the link connects again and sends every
+open record again under its old number, and the shard tells the duplicates from the new.
+
+    queue -> announce a run of records -> write them batch by batch -> settle -> next
+
+At most ``RECORDS_IN_FLIGHT_MAX`` records are announced beyond the first open one, well inside the
+shard's dedupe window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import _core, limits
+from pydownpour.errors import DownpourError, JobFailed, PeerLost, RemoteProtocolError
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, raw
+from pydownpour.net.client import Client, UpgradeRefused
+from pydownpour.replica.pushes import Part, Push
+from pydownpour.replica.roads import PostRoad, Road, StreamRoad
+from pydownpour.wire import frames
+from pydownpour.wire.frames import Code, Kind
+from pydownpour.wire.messages import ShardEntry
+
+log = logging.getLogger(__name__)
+
+RUN_RECORDS_MAX: Final = 128
+"""Records announced at once: 32 MiB of float32, and a POST body within its limit."""
+RECORDS_IN_FLIGHT_MAX: Final = 768
+assert RUN_RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
+
+
+@final
+class Link:
+    """One shard, as a replica's session sees it. ``run`` is its life, in a task of the session.
+
+    Attributes:
+        entry: The shard.
+        values: This shard's elements of the session's staging buffer: fetches land here.
+        versions: The fragment versions of ``values``.
+    """
+
+    def __init__(
+        self,
+        entry: ShardEntry,
+        client: Client,
+        *,
+        replica: int,
+        incarnation: int,
+        headers: dict[str, str],
+        fragment_len: int,
+        wire_dtype: str,
+        staging: Flat,
+        on_settled: Callable[[Push, int], None],
+        rng: random.Random,
+    ) -> None:
+        self.entry, self.client, self.headers = entry, client, headers
+        self.replica, self.incarnation = replica, incarnation
+        self.fragment_len = fragment_len
+        self.dtype_code = DTYPE_CODES[wire_dtype]
+        self.item_size = DTYPE_SIZES[wire_dtype]
+        self.values = staging[entry.start : entry.start + entry.len]
+        self.fragments = -(-entry.len // fragment_len)
+        self.versions: NDArray[np.uint64] = np.zeros(self.fragments, np.uint64)
+        self.lsn_known = 0
+        """Everything the shard applied up to this LSN is in ``values``."""
+        self.queue: deque[Part] = deque()
+        """Parts with open records, oldest first."""
+        self.fetch_wanted: int | None = None
+        """Number of the fetch in progress."""
+        self.fetch_sent = False
+        self.reconnects = 0
+        self.duplicates = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.fallback = False
+        self.connected = False
+        self._wake = asyncio.Event()
+        self._next_seq = 1
+        self._fetches = 0
+        self._fetched: asyncio.Future[None] | None = None
+        self._on_settled, self._rng = on_settled, rng
+        self._progress_at = 0.0
+        self._failures = 0
+        self._road: Road | None = None
+
+    # -- what the session asks -----------------------------------------------------------------
+
+    def push(self, push: Push) -> None:
+        """Queue this shard's part of a push."""
+        entry = self.entry
+        part = push.values[entry.start : entry.start + entry.len]
+        if self.item_size != 4:
+            data = memoryview(bytearray(entry.len * self.item_size))
+            _core.cast(part, 1, data, self.dtype_code)
+        else:
+            data = raw(part)
+        self.queue.append(Part(push, self._next_seq, self.fragments, data))
+        self._next_seq += self.fragments
+        self._wake.set()
+
+    def fetch(self) -> asyncio.Future[None]:
+        """Bring ``values`` and ``versions`` up to the shard's state; done when they are."""
+        if self._fetched is None:
+            self._fetches += 1
+            self.fetch_wanted, self.fetch_sent = self._fetches, False
+            self._fetched = asyncio.get_running_loop().create_future()
+            self._wake.set()
+        return self._fetched
+
+    @property
+    def open_records(self) -> int:
+        """Records without a definite answer."""
+        return sum(part.open for part in self.queue)
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes (sent, received) so far, the open connection's included."""
+        sent, received = self._road.traffic() if self._road is not None else (0, 0)
+        return self.bytes_sent + sent, self.bytes_received + received
+
+    def describe(self) -> str:
+        """Who this is, for messages about waiting."""
+        state = "" if self.connected else " (not connected)"
+        return f"shard {self.entry.index} at {self.entry.url}{state}"
+
+    # -- its life --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, serve, and connect again until cancelled.
+
+        Raises:
+            JobFailed: the shard did not answer for ``limits.JOIN_PATIENCE_S``.
+            Fenced, AuthError, ConfigError, ...: the shard refuses us for good.
+        """
+        loop = asyncio.get_running_loop()
+        delay_s, alive_at = limits.BACKOFF_MIN_S, loop.time()
+        while True:
+            try:
+                async with self._open_road() as road:
+                    self._road = road
+                    self.connected, delay_s = True, limits.BACKOFF_MIN_S
+                    await self._serve(road)
+            except UpgradeRefused as error:
+                log.warning("%s; falling back to POST and GET", error)
+                self.fallback = True
+                continue
+            except DownpourError as error:
+                if not (error.retryable or isinstance(error, RemoteProtocolError)):
+                    raise
+                log.info("link to %s: %s", self.describe(), error)
+                reason = str(error)
+            if self.connected:
+                self.connected, alive_at = False, loop.time()
+                self.reconnects += 1
+                self._failures += 1
+            if self._failures > limits.RECONNECTS_MAX:
+                raise JobFailed(
+                    f"{self.describe()}: {self._failures} connections in a row brought no answer; "
+                    f"the last one: {reason}"
+                )
+            if loop.time() - alive_at > limits.JOIN_PATIENCE_S:
+                raise JobFailed(
+                    f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: {reason}"
+                )
+            await asyncio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
+            delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+
+    def _open_road(self) -> Road:
+        for part in self.queue:
+            part.rewind()
+        self.fetch_sent = False
+        return PostRoad(self) if self.fallback else StreamRoad(self)
+
+    async def _serve(self, road: Road) -> None:
+        """Send what there is to send; raises when the connection is gone."""
+        loop = asyncio.get_running_loop()
+        self._progress_at = loop.time()
+        while True:
+            self._wake.clear()
+            if self.fetch_wanted is not None and not self.fetch_sent:
+                self.fetch_sent = True
+                await road.fetch(self.fetch_wanted, self.lsn_known)
+                continue
+            run = self._next_run()
+            if run is not None:
+                part, first, count = run
+                part.sent = first + count
+                await road.push(part, first, count)
+                continue
+            await self._sleep(road)
+
+    async def _sleep(self, road: Road) -> None:
+        """Until something happens, but not for ever while answers are due."""
+        road.check()
+        busy = bool(self.queue) or self.fetch_wanted is not None
+        try:
+            async with asyncio.timeout(limits.ACK_TIMEOUT_S if busy else None):
+                await self._wake.wait()
+        except TimeoutError:
+            silent_s = asyncio.get_running_loop().time() - self._progress_at
+            if silent_s >= limits.ACK_TIMEOUT_S:
+                raise PeerLost(
+                    f"{self.describe()} has {self.open_records} records open and was silent for "
+                    f"{silent_s:.0f} s (ACK_TIMEOUT_S); connecting again",
+                    peer=self.entry.url,
+                ) from None
+
+    def _next_run(self) -> tuple[Part, int, int] | None:
+        """The next records to announce: (part, first index, count), or None."""
+        if not self.queue:
+            return None
+        floor = self.queue[0].first_seq + self.queue[0].first_open
+        for part in self.queue:
+            if part.sent < part.count:
+                room = floor + RECORDS_IN_FLIGHT_MAX - (part.first_seq + part.sent)
+                count = min(part.count - part.sent, RUN_RECORDS_MAX, room)
+                return (part, part.sent, count) if count > 0 else None
+        return None
+
+    # -- what the shard answers ------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something happened on the connection."""
+        self._wake.set()
+
+    def on_frame(self, frame: _core.Frame) -> None:
+        """One frame from the shard that is not parameters."""
+        self._progress_at = asyncio.get_running_loop().time()
+        if frame.kind in (Kind.ACK, Kind.FETCHED):
+            self._failures = 0
+        if frame.kind == Kind.ACK:
+            self.duplicates += frame.count - frame.fragment
+            self._settle(frame.seq, frame.count, staleness=frame.aux)
+        elif frame.kind == Kind.REFUSE:
+            self._refused(frame)
+        elif frame.kind == Kind.FETCHED:
+            if frame.seq == self.fetch_wanted:
+                self.fetch_done(frame.version)
+        elif frame.kind == Kind.ERROR:
+            raise PeerLost(
+                f"{self.describe()} ended the stream: {frame.payload.decode('utf-8', 'replace')}",
+                peer=self.entry.url,
+            )
+
+    def fetch_done(self, lsn: int) -> None:
+        """The fetch in progress is complete."""
+        self.lsn_known = lsn
+        self.fetch_wanted = None
+        fetched, self._fetched = self._fetched, None
+        if fetched is not None and not fetched.done():
+            fetched.set_result(None)
+
+    def _refused(self, frame: _core.Frame) -> None:
+        words = frame.payload.decode("utf-8", "replace")
+        if frame.aux in (Code.FENCED, Code.UNKNOWN):
+            raise frames.refusal_error(Code(frame.aux), words)
+        if frame.aux in (Code.WINDOW, Code.FULL):
+            # Not now: the records stay open and are announced again a little later.
+            raise PeerLost(f"{self.describe()}: {words}", peer=self.entry.url)
+        log.warning("%s refused a push: %s", self.describe(), words)
+        self._settle(frame.seq, frame.count, refused=words)
+
+    def _settle(self, seq: int, count: int, *, staleness: int = 0, refused: str = "") -> None:
+        for part in list(self.queue):
+            fresh = part.settle(seq, count)
+            if not fresh:
+                continue
+            push = part.push
+            push.staleness = max(push.staleness, staleness)
+            if refused:
+                push.refused += fresh
+                push.reason = push.reason or refused
+            if part.open == 0:
+                self.queue.remove(part)
+                push.open_parts -= 1
+                self._on_settled(push, self.entry.index)
+        self._wake.set()

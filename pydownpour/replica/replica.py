@@ -1,0 +1,463 @@
+"""What the user's function gets: parameters to read, gradients to give, work to do.
+
+:class:`Replica` is for ``async def``, :class:`BlockingReplica` for a plain ``def`` in a thread;
+both are thin over :class:`Trainer`, which does the arithmetic and asks the policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import _core, limits
+from pydownpour.errors import ConfigError, NonFiniteGradient
+from pydownpour.layout import Flat, raw, supported_dtype
+from pydownpour.optimizers import local_rate
+from pydownpour.policy import from_wire
+from pydownpour.replica.portal import Portal
+from pydownpour.replica.pushes import Push
+from pydownpour.replica.session import Session
+from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
+from pydownpour.wire.messages import Completion, ReplicaStats, UnitEntry
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Errand: TypeAlias = Generator[Coroutine[Any, Any, Any], Any, T]
+"""Steps of the user's side, with what must be waited for on the session's loop yielded."""
+
+LOSSES_KEPT = 50
+"""Losses averaged for the progress display."""
+
+
+@final
+class _Slot:
+    """A gradient buffer over the whole layout, and a view of it for each array."""
+
+    __slots__ = ("flat", "views")
+
+    def __init__(self, flat: Flat, shapes: list[tuple[int, int, tuple[int, ...]]]) -> None:
+        self.flat = flat
+        self.views = [flat[start:stop].reshape(shape) for start, stop, shape in shapes]
+
+
+@final
+class Trainer:
+    """The user's side of a replica: everything that happens in the user's thread.
+
+    Order of one step (Dean et al. 2012, appendix): gather the gradient, accrue it, step locally,
+    push what is accrued if it is time, land a finished fetch, start the next if it is time.
+    """
+
+    def __init__(self, session: Session, portal: Portal, leases: Leases) -> None:
+        joined = session.joined
+        self.session, self.portal, self.leases = session, portal, leases
+        self.layout, self.work = session.layout, joined.work
+        self.policy = from_wire(joined.policy)
+        rate = getattr(self.policy, "local_rate", None)
+        self._rate = local_rate(joined.optimizer) if rate is None else float(rate)
+        self.flat = self.layout.zeros()
+        views = self.layout.views(self.flat)
+        self._foreign = {
+            spec.name: np.zeros(spec.shape, spec.dtype)
+            for spec in self.layout.arrays
+            if spec.dtype != "float32"
+        }
+        self._views = views
+        self.parameters: dict[str, NDArray[Any]] = {**views, **self._foreign}
+        self._shapes = [(s.start, s.start + s.len, s.shape) for s in self.layout.arrays]
+        self._names = [s.name for s in self.layout.arrays]
+        self._starts = [s.start for s in self.layout.arrays]
+        self._slots: dict[int, _Slot] = {}
+        self._slot = self._new_slot()
+        self._accrued: _Slot | None = None
+        self._accrued_norm = 0.0
+        self._accrued_samples = 0
+        self._accrued_steps = 0
+        self._base: tuple[NDArray[np.uint64], ...] = ()
+        self._accrued_base: tuple[NDArray[np.uint64], ...] = ()
+        self._requested = session.fetched
+        self._landed = -1
+        size = max(1, self.layout.len * 4)
+        self.in_flight_max = max(
+            1, min(limits.PUSHES_IN_FLIGHT_MAX, limits.PUSHES_IN_FLIGHT_SIZE_MAX // size)
+        )
+        self.clock = self.samples = self.units = self.pushes = 0
+        self.dropped = self._dropped_in_a_row = 0
+        self.wait_s = 0.0
+        self.unit: Unit | None = None
+        self._losses: list[float] = []
+        self.land()
+
+    # -- gradients -----------------------------------------------------------------------------
+
+    def take(self, gradients: Mapping[str, Any], loss: float | None, samples: int | None) -> None:
+        """Gather, check and accrue one step's gradient, and step locally."""
+        unit = self.unit
+        count = samples if samples is not None else (unit.batch_len if unit is not None else 1)
+        if count < 0:
+            raise ConfigError(f"step(samples={count}): must not be negative")
+        self._note_loss(loss, unit)
+        slot = self._slot
+        self._gather(gradients, slot)
+        bad, first, squares = _core.check(raw(slot.flat), 1)
+        self.clock += 1
+        self.samples += count
+        if bad:
+            self._drop(bad, first)
+            return
+        self._dropped_in_a_row = 0
+        if self._accrued is None:
+            self._accrued, self._slot = slot, self._free_slot()
+            self._accrued_norm = squares**0.5
+            self._accrued_base = self._base
+        else:
+            _core.accumulate(self._accrued.flat, slot.flat, 1, overwrite=False)
+        self._accrued_steps += 1
+        self._accrued_samples += count
+        if self._rate:
+            _core.step(self.flat, slot.flat, 1, self._rate)
+            self._refresh_foreign()
+
+    def _gather(self, gradients: Mapping[str, Any], slot: _Slot) -> None:
+        if len(gradients) != len(self._names):
+            self.layout.check_names(gradients)
+        try:
+            for name, view in zip(self._names, slot.views, strict=True):
+                array = gradients[name]
+                if not isinstance(array, np.ndarray):
+                    array = np.asarray(array)
+                if array.shape != view.shape:
+                    spec = self.layout.arrays[self._names.index(name)]
+                    raise self.layout.shape_error(spec, array.shape)
+                if array.dtype.kind != "f":
+                    supported_dtype(name, array)
+                view[...] = array
+        except KeyError:
+            self.layout.check_names(gradients)
+            raise
+
+    def _drop(self, count: int, first: int) -> None:
+        """A NaN or Inf is never pushed: the step's gradient is dropped, counted and named."""
+        self.dropped += 1
+        self._dropped_in_a_row += 1
+        spec = self.layout.arrays[bisect.bisect_right(self._starts, first) - 1]
+        words = (
+            f"replica {self.session.joined.replica}, step {self.clock - 1}: the gradient holds "
+            f"{count} NaN or infinite values, the first in {spec.name!r} at flat index "
+            f"{first - spec.start}; dropped, nothing was pushed"
+        )
+        if self._dropped_in_a_row >= limits.NONFINITE_STEPS_MAX:
+            raise NonFiniteGradient(
+                f"{words}. That was {self._dropped_in_a_row} steps in a row "
+                "(NONFINITE_STEPS_MAX): the parameters or the data are broken",
+                array=spec.name,
+                index=first - spec.start,
+                count=count,
+            )
+        log.warning(words)
+
+    def _note_loss(self, loss: float | None, unit: Unit | None) -> None:
+        if loss is None:
+            return
+        value = float(loss)
+        self._losses = [*self._losses[-(LOSSES_KEPT - 1) :], value]
+        if unit is not None:
+            unit.losses += 1
+            unit.loss_sum += value
+
+    # -- push and fetch ------------------------------------------------------------------------
+
+    @property
+    def accrued(self) -> bool:
+        """Gradients that no push carries yet."""
+        return self._accrued is not None
+
+    def make_push(self) -> Push | None:
+        """Turn what is accrued into a push, or None if there is nothing."""
+        slot, self._accrued = self._accrued, None
+        if slot is None:
+            return None
+        norm = self._accrued_norm
+        if self._accrued_steps > 1:
+            norm = _core.check(raw(slot.flat), 1)[2] ** 0.5
+        self.pushes += 1
+        push = Push(
+            index=self.pushes,
+            values=slot.flat,
+            base=self._accrued_base,
+            clock=self.clock,
+            samples=self._accrued_samples,
+            norm=norm,
+        )
+        self._accrued_samples = self._accrued_steps = 0
+        return push
+
+    @property
+    def must_wait(self) -> bool:
+        """True when the window of unacknowledged pushes is full."""
+        return self.pushes - self.session.settled > self.in_flight_max
+
+    def land(self) -> bool:
+        """Copy a finished fetch over the parameters; True if there was one.
+
+        Never called while a fetch is on its way: staging is whole here.
+        """
+        if self._requested != self.session.fetched or self._landed == self.session.fetched:
+            return False
+        np.copyto(self.flat, self.session.staging)
+        self._refresh_foreign()
+        self._base = self.session.versions()
+        self._landed = self.session.fetched
+        return True
+
+    def land_newest(self) -> None:
+        """Land after a fetch that was waited for: none is on its way."""
+        self._requested = self.session.fetched
+        self.land()
+
+    def may_fetch(self) -> bool:
+        """True when no fetch is on its way."""
+        return self._requested == self.session.fetched
+
+    def begin_fetch(self) -> None:
+        """Note that a fetch is on its way."""
+        self._requested = self.session.fetched + 1
+
+    def _refresh_foreign(self) -> None:
+        for name, array in self._foreign.items():
+            array[...] = self._views[name]
+
+    # -- units -----------------------------------------------------------------------------------
+
+    def finish_unit(self, seconds: float) -> tuple[int, Completion] | None:
+        """The unit just worked through: (push it waits for, its completion)."""
+        unit, self.unit = self.unit, None
+        if unit is None:
+            return None
+        self.units += 1
+        return self.pushes + (1 if self.accrued else 0), Completion(
+            number=unit.number,
+            unit=unit.unit,
+            lease=unit.lease,
+            samples=len(unit),
+            loss=unit.loss,
+            seconds=seconds,
+        )
+
+    def begin_unit(self, entry: UnitEntry) -> Unit:
+        """The unit the loop works through next."""
+        assert self.work is not None
+        self.unit = Unit(entry, self.work)
+        return self.unit
+
+    def statistics(self) -> ReplicaStats:
+        """This side's counts; read from the session's thread, so only plain attributes."""
+        losses = self._losses
+        return ReplicaStats(
+            steps=self.clock,
+            samples=self.samples,
+            units=self.units,
+            pushes_sent=self.pushes,
+            gradients_dropped=self.dropped,
+            loss=sum(losses) / len(losses) if losses else None,
+            wait_s=self.wait_s,
+        )
+
+    # -- buffers ---------------------------------------------------------------------------------
+
+    def _new_slot(self) -> _Slot:
+        slot = _Slot(self.layout.zeros(), self._shapes)
+        self._slots[id(slot.flat)] = slot
+        return slot
+
+    def _free_slot(self) -> _Slot:
+        """A buffer of a settled push, or a new one."""
+        released = self.session.released
+        return self._slots[id(released.pop())] if released else self._new_slot()
+
+
+class _Facade:
+    """What both faces of a replica share."""
+
+    def __init__(self, trainer: Trainer, clock: Callable[[], float]) -> None:
+        self._trainer, self._clock = trainer, clock
+        self._unit_began = 0.0
+
+    @property
+    def id(self) -> int:
+        """The replica's number in the job."""
+        return self._trainer.session.joined.replica
+
+    @property
+    def incarnation(self) -> int:
+        """How often this replica has joined."""
+        return self._trainer.session.joined.incarnation
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """The replica's copy: named arrays whose memory stays the same through the job.
+
+        They change only inside ``step``: by the local step and when a fetch lands.
+        """
+        return self._trainer.parameters
+
+    @property
+    def steps(self) -> int:
+        """Steps finished."""
+        return self._trainer.clock
+
+    def statistics(self) -> ReplicaStats:
+        """All counts of this replica, now."""
+        return self._trainer.session.statistics()
+
+    # -- what both do, once: each ``yield`` is something to run on the session's loop and wait for
+
+    def _step(
+        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+    ) -> Errand[None]:
+        t = self._trainer
+        t.session.check()
+        t.take(gradients, loss, samples)
+        actions = t.policy.after_step(t.clock - 1)
+        overlap = bool(getattr(t.policy, "overlap", True))
+        if actions.push and (push := t.make_push()) is not None:
+            t.portal.post(t.session.push, push)
+            began = self._clock()
+            if not overlap:
+                yield t.session.wait_settled(push.index)
+            elif t.must_wait:
+                yield t.session.wait_in_flight(t.in_flight_max - 1)
+            t.wait_s += self._clock() - began
+        if not overlap:
+            if actions.fetch:
+                yield from self._fetch()
+            return
+        t.land()
+        if actions.fetch and t.may_fetch():
+            t.begin_fetch()
+            t.portal.post(t.session.start_fetch)
+
+    def _fetch(self) -> Errand[None]:
+        t = self._trainer
+        yield t.session.fetch()
+        t.land_newest()
+
+    def _flush(self) -> Errand[None]:
+        t = self._trainer
+        push = t.make_push()
+        if push is not None:
+            t.portal.post(t.session.push, push)
+        yield t.session.wait_settled(t.pushes)
+
+    def _next_unit(self) -> Errand[Unit | None]:
+        t = self._trainer
+        if t.work is None:
+            raise ConfigError("this job has no data=Work(...): replica.work() has nothing to lease")
+        finished = t.finish_unit(self._clock() - self._unit_began)
+        if finished is not None:
+            t.portal.post(t.leases.finish, *finished)
+        ahead = finished is not None and finished[1].seconds < PREFETCH_UNIT_S
+        while True:
+            entry = yield t.leases.next(accrued=t.accrued, ahead=ahead)
+            if isinstance(entry, UnitEntry):
+                self._unit_began = self._clock()
+                return t.begin_unit(entry)
+            yield from self._flush()
+            if entry is None:
+                yield t.leases.settle()
+                return None
+
+
+@final
+class Replica(_Facade):
+    """A model replica, as an ``async def`` training function sees it."""
+
+    async def step(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        loss: float | None = None,
+        samples: int | None = None,
+    ) -> None:
+        """Give one minibatch's gradient; push and fetch go on in the background.
+
+        Args:
+            gradients: One array per parameter, of its shape; any float dtype, any strides.
+            loss: The minibatch's loss, for the progress display and the report.
+            samples: Samples in the minibatch; by default the length of the batch last taken from
+                the unit.
+
+        Raises:
+            LayoutMismatch: a name is missing or added, or a shape differs.
+            NonFiniteGradient: too many steps in a row held NaN or Inf (one alone is dropped,
+                counted and logged).
+            Fenced, JobFailed: the session ended.
+        """
+        await self._run(self._step(gradients, loss, samples))
+        await asyncio.sleep(0)  # the user's loop has other tasks
+
+    async def fetch(self) -> None:
+        """Fetch now and wait: afterwards the parameters are the shards'."""
+        await self._run(self._fetch())
+
+    async def flush(self) -> None:
+        """Push what is accrued and wait until every push has a definite answer."""
+        await self._run(self._flush())
+
+    async def work(self) -> AsyncIterator[Unit]:
+        """Leased units until the job's work is done; see the job's ``Work``."""
+        while (unit := await self._run(self._next_unit())) is not None:
+            yield unit
+
+    async def _run(self, errand: Errand[T]) -> T:
+        start = self._trainer.portal.start
+        try:
+            work = next(errand)
+            while True:
+                work = errand.send(await start(work))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+
+@final
+class BlockingReplica(_Facade):
+    """The same for a plain ``def``, which runs in a thread: every call blocks instead."""
+
+    def step(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        loss: float | None = None,
+        samples: int | None = None,
+    ) -> None:
+        """As :meth:`Replica.step`."""
+        self._run(self._step(gradients, loss, samples))
+
+    def fetch(self) -> None:
+        """As :meth:`Replica.fetch`."""
+        self._run(self._fetch())
+
+    def flush(self) -> None:
+        """As :meth:`Replica.flush`."""
+        self._run(self._flush())
+
+    def work(self) -> Iterator[Unit]:
+        """As :meth:`Replica.work`."""
+        while (unit := self._run(self._next_unit())) is not None:
+            yield unit
+
+    def _run(self, errand: Errand[T]) -> T:
+        call = self._trainer.portal.call
+        try:
+            work = next(errand)
+            while True:
+                work = errand.send(call(work))
+        except StopIteration as done:
+            return cast(T, done.value)

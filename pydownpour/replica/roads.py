@@ -1,0 +1,196 @@
+"""Two roads to a shard with the same frames on both: an upgraded stream, or POST and GET.
+
+The stream is the road; POST and GET are for where a proxy refuses Upgrade: slower, same semantics,
+chosen by itself. A road is an async context manager that opens and closes the connection.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from typing import TYPE_CHECKING, Any, final
+
+from pydownpour import _core, limits
+from pydownpour.errors import DownpourError, PeerLost
+from pydownpour.layout import raw
+from pydownpour.replica.pushes import Part
+from pydownpour.replica.reader import receive
+from pydownpour.replica.stream import ReplicaStream
+from pydownpour.wire import frames
+
+if TYPE_CHECKING:
+    from pydownpour.replica.link import Link
+
+BATCH_RECORDS = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
+"""Records whose headers are made together, just before their bytes are written: 1 MiB."""
+
+
+class Road(abc.ABC):
+    """One way to send records and fetches; answers go to the link's ``on_frame``."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._inlet = _core.ReplicaInlet(
+            len=link.entry.len,
+            fragment_len=link.fragment_len,
+            control_size_max=limits.CONTROL_SIZE_MAX,
+        )
+        self._inlet.set_target(link.values, link.versions)
+
+    @abc.abstractmethod
+    async def __aenter__(self) -> Road: ...
+
+    @abc.abstractmethod
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raise if the connection is gone."""
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes (sent, received) not yet booked on the link."""
+        return 0, 0
+
+    @abc.abstractmethod
+    async def push(self, part: Part, first: int, count: int) -> None:
+        """Announce and send records first .. first+count-1 of a part."""
+
+    @abc.abstractmethod
+    async def fetch(self, request: int, since: int) -> None:
+        """Ask for what changed after LSN ``since``."""
+
+    def _announcement(self, part: Part, first: int, count: int) -> bytes:
+        link = self._link
+        head = link.queue[0]
+        return frames.push(
+            replica=link.replica,
+            incarnation=link.incarnation,
+            seq=part.first_seq + first,
+            count=count,
+            continues=first + count < part.count,
+            notice=part.notice(head.first_seq + head.first_open),
+        )
+
+    def _records(self, part: Part, first: int, count: int) -> list[Any]:
+        """Headers and payloads, alternating, of some records."""
+        link = self._link
+        headers = memoryview(
+            _core.fragment_headers(
+                part.data,
+                link.dtype_code,
+                fragment_len=link.fragment_len,
+                first_fragment=first,
+                count=count,
+                replica=link.replica,
+                incarnation=link.incarnation,
+                first_seq=part.first_seq + first,
+                versions=part.push.base[link.entry.index],
+            )
+        )
+        size = link.fragment_len * link.item_size
+        buffers: list[Any] = []
+        for i in range(count):
+            buffers.append(headers[i * limits.HEADER_SIZE : (i + 1) * limits.HEADER_SIZE])
+            buffers.append(part.data[(first + i) * size : (first + i + 1) * size])
+        return buffers
+
+
+@final
+class StreamRoad(Road):
+    """The upgraded stream."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self._stream = ReplicaStream(
+            self._inlet, raw(link.values), link.on_frame, lambda error: link.wake()
+        )
+
+    async def __aenter__(self) -> Road:
+        await self._link.client.upgrade("/v1/stream", self._link.headers, self._stream)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        link, stream = self._link, self._stream
+        if stream.is_open:
+            stream.close()
+            try:
+                async with asyncio.timeout(limits.SHUTDOWN_S / 3):
+                    await stream.wait_closed()
+            except TimeoutError:
+                stream.abort()
+        link.bytes_sent += stream.bytes_sent
+        link.bytes_received += stream.bytes_received
+        stream.bytes_sent = stream.bytes_received = 0
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of the open connection."""
+        return self._stream.bytes_sent, self._stream.bytes_received
+
+    def check(self) -> None:
+        """Raise the reason the stream ended, if it has."""
+        if self._stream.is_open:
+            return
+        error = self._stream.error
+        if isinstance(error, DownpourError):
+            raise error
+        raise PeerLost(
+            f"connection to {self._link.describe()} broke: {error or 'closed by the peer'}",
+            peer=self._link.entry.url,
+        )
+
+    async def push(self, part: Part, first: int, count: int) -> None:
+        """Write batch by batch, as fast as the peer takes it."""
+        stream = self._stream
+        self.check()
+        stream.write(self._announcement(part, first, count))
+        for start in range(first, first + count, BATCH_RECORDS):
+            batch = min(BATCH_RECORDS, first + count - start)
+            stream.write_many(self._records(part, start, batch))
+            if not stream.is_writable:
+                await stream.wait_writable()
+            self.check()
+
+    async def fetch(self, request: int, since: int) -> None:
+        """One frame; the answer comes by itself."""
+        self.check()
+        self._stream.write(frames.fetch(request=request, since=since))
+
+
+@final
+class PostRoad(Road):
+    """The same frames as request and response bodies."""
+
+    async def __aenter__(self) -> Road:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    def check(self) -> None:
+        """Nothing to check: every request opens what it needs."""
+
+    async def push(self, part: Part, first: int, count: int) -> None:
+        """One request; its answer settles the records."""
+        link = self._link
+        buffers = [self._announcement(part, first, count), *self._records(part, first, count)]
+        body = await link.client.exchange(
+            "/v1/push", buffers, link.headers, size_max=limits.POST_FRAMES_SIZE_MAX
+        )
+        link.bytes_sent += sum(len(b) for b in buffers)
+        link.bytes_received += len(body)
+        for frame in _core.scan_frames(body):
+            link.on_frame(frame)
+
+    async def fetch(self, request: int, since: int) -> None:
+        """Read the answer into the target as it comes."""
+        link = self._link
+        lsn, size = await receive(
+            link.client,
+            link.values,
+            link.headers,
+            fragment_len=link.fragment_len,
+            since=since,
+            inlet=self._inlet,
+        )
+        link.bytes_received += size
+        link.fetch_done(lsn)

@@ -1,0 +1,285 @@
+"""Join a job, run a training function, leave: the life of a replica.
+
+``run_replica`` is for a job file's function, ``join`` for a loop that already exists. Both put the
+session on a thread of its own, so that it pushes and fetches while the user computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import random
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, final
+
+import pydownpour
+from pydownpour import limits
+from pydownpour.errors import ConfigError, DownpourError, JobFailed
+from pydownpour.layout import DTYPE_CODES, Layout, partition_of
+from pydownpour.net import process
+from pydownpour.net.access import Access, Tls
+from pydownpour.net.client import Client
+from pydownpour.replica.portal import LoopThread, Portal, SameLoop
+from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
+from pydownpour.replica.session import Session
+from pydownpour.replica.work import Leases
+from pydownpour.wire.messages import Join, Joined
+
+
+class TrainingJob(Protocol):
+    """What a replica needs of a job."""
+
+    @property
+    def layout(self) -> Layout:
+        """Names, shapes and dtypes of the parameters."""
+
+    @property
+    def train(self) -> Callable[[Any], Any]:
+        """The user's function, ``async def`` or ``def``."""
+
+
+async def run_replica(
+    job: TrainingJob,
+    *,
+    coordinator: str,
+    access: Access,
+    name: str = "",
+    replica: int = 0,
+    rng: random.Random | None = None,
+    own_thread: bool = True,
+) -> None:
+    """Join, run the job's function to its end, settle what it pushed, leave.
+
+    Args:
+        job: Its layout and its function.
+        coordinator: The coordinator's URL.
+        access: Token and TLS.
+        name: For people; default host and process.
+        replica: The id of a replica this one takes the place of (a supervised restart).
+        rng: Randomness for back-off and the join's nonce.
+        own_thread: Put the session on a thread of its own. False shares the running loop (the
+            simulator does), and then the function must be ``async def``.
+
+    Raises:
+        Whatever the function raised, after leaving the job; JobFailed, Fenced, ConfigError.
+    """
+    train = job.train
+    layout = job.layout
+    async with _Joined(coordinator, layout, access, name, replica, rng, own_thread) as trainer:
+        clock = asyncio.get_running_loop().time
+        if inspect.iscoroutinefunction(train):
+            face = Replica(trainer, clock)
+            await train(face)
+            await face.flush()
+        else:
+            blocking = BlockingReplica(trainer, time.monotonic)
+
+            def run() -> None:
+                train(blocking)
+                blocking.flush()
+
+            await asyncio.get_running_loop().run_in_executor(None, run)
+        await trainer.portal.start(trainer.leases.settle())
+
+
+def join(
+    url: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    token: str | None = None,
+    ca: str | None = None,
+    name: str = "",
+) -> Joining:
+    """Take part in a running job from a loop that already exists.
+
+    ``async with dp.join(url) as replica`` gives a :class:`Replica`; a plain ``with`` gives a
+    :class:`BlockingReplica`. Works in a notebook: it needs no main thread and no event loop.
+
+    Args:
+        url: The coordinator's URL.
+        parameters: Arrays to check against the job's; None takes the job's layout.
+        token: The job's token; default the environment's PYDOWNPOUR_TOKEN.
+        ca: PEM file of the authority that signed the job's TLS certificates.
+        name: For people; default host and process.
+
+    Raises:
+        LayoutMismatch: the parameters differ from the job's; the message names the first array.
+        AuthError, ConnectFailed, ConfigError: at entry.
+    """
+    token = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN")
+    access = Access(token=token, tls=Tls(ca=ca) if ca else None)
+    layout = Layout.of(parameters) if parameters is not None else None
+    return Joining(url, layout, access, name)
+
+
+@final
+class Joining:
+    """A membership: an async and a plain context manager. Made by :func:`join`."""
+
+    def __init__(self, url: str, layout: Layout | None, access: Access, name: str) -> None:
+        self._arguments = (url, layout, access, name)
+        self._joined: _Joined | None = None
+
+    async def __aenter__(self) -> Replica:
+        self._joined = _Joined(*self._arguments)
+        trainer = await self._joined.__aenter__()
+        self._face = Replica(trainer, asyncio.get_running_loop().time)
+        return self._face
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        assert self._joined is not None
+        try:
+            if error is None:
+                await self._face.flush()
+        finally:
+            await self._joined.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> BlockingReplica:
+        self._joined = _Joined(*self._arguments)
+        self._blocking = BlockingReplica(self._joined.enter(), time.monotonic)
+        return self._blocking
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        assert self._joined is not None
+        try:
+            if error is None:
+                self._blocking.flush()
+        finally:
+            self._joined.exit(error)
+
+
+@final
+class _Joined:
+    """Opens a session on its thread (or on the running loop) and closes it."""
+
+    def __init__(
+        self,
+        url: str,
+        layout: Layout | None,
+        access: Access,
+        name: str,
+        replica: int = 0,
+        rng: random.Random | None = None,
+        own_thread: bool = True,
+    ) -> None:
+        self._url, self._layout, self._access = url, layout, access
+        self._name, self._replica = name, replica
+        self._rng = rng or random.Random(secrets.randbits(64))
+        self._portal: Portal = LoopThread(_loop_factory()) if own_thread else SameLoop()
+        self._stack = contextlib.ExitStack()
+        self._client: Client | None = None
+        self._session: Session | None = None
+        self._leases: Leases | None = None
+
+    async def __aenter__(self) -> Trainer:
+        self._start()
+        try:
+            await self._portal.start(self._open())
+            return self._trainer()
+        except BaseException as error:
+            await self._leave(error)
+            raise
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        await self._leave(error)
+
+    def enter(self) -> Trainer:
+        """As ``async with``, blocking."""
+        self._start()
+        try:
+            self._portal.call(self._open())
+            return self._trainer()
+        except BaseException as error:
+            self.exit(error)
+            raise
+
+    def exit(self, error: BaseException | None) -> None:
+        """As the end of ``async with``, blocking."""
+        with self._stack:
+            self._portal.call(self._close(error))
+
+    def _start(self) -> None:
+        if isinstance(self._portal, LoopThread):
+            self._stack.enter_context(self._portal)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        with self._stack:
+            leaving: Awaitable[None] = self._portal.start(self._close(error))
+            await asyncio.shield(asyncio.ensure_future(leaving))
+
+    # -- on the session's loop -------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        client = self._client = Client(self._url, access=self._access)
+        joined = await _ask_to_join(client, self._layout, self._name, self._replica, self._rng)
+        layout = Layout.from_entries(joined.arrays)
+        partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
+        self._session = Session(joined, layout, client, self._access, self._rng)
+        await self._session.__aenter__()
+        self._leases = Leases(self._session)
+
+    async def _close(self, error: BaseException | None) -> None:
+        reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
+        if self._leases is not None:
+            await self._leases.close()
+        if self._session is not None:
+            await self._session.close(reason)
+        if self._client is not None:
+            await self._client.close()
+
+    def _trainer(self) -> Trainer:
+        assert self._session is not None and self._leases is not None
+        trainer = Trainer(self._session, self._portal, self._leases)
+        self._session.progress = trainer.statistics
+        return trainer
+
+
+async def _ask_to_join(
+    client: Client, layout: Layout | None, name: str, replica: int, rng: random.Random
+) -> Joined:
+    """Ask until the coordinator takes us in; it says for whom it waits."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
+    request = Join(
+        arrays=layout.entries() if layout is not None else [],
+        fingerprint=layout.fingerprint if layout is not None else "",
+        version=pydownpour.__version__,
+        host=process.host_name(),
+        pid=os.getpid(),
+        name=name,
+        replica=replica,
+        nonce=f"{rng.getrandbits(64):016x}",
+        wire_dtypes=list(DTYPE_CODES),
+        codecs=["none"],
+    )
+    delay_s = limits.BACKOFF_MIN_S
+    while True:
+        try:
+            joined = await client.post("/v1/join", request, Joined)
+        except DownpourError as error:
+            if not error.retryable:
+                raise
+            if loop.time() > give_up_at:
+                raise JobFailed(
+                    f"could not join within {limits.JOIN_PATIENCE_S:g} s: {error}"
+                ) from error
+        else:
+            if joined.wire_dtype not in DTYPE_CODES:
+                raise ConfigError(f"the job pushes {joined.wire_dtype}, unknown to this version")
+            return joined
+        await asyncio.sleep(delay_s * rng.uniform(0.5, 1.0))
+        delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,362 @@
+"""Everything of a replica that needs the network, on one event loop.
+
+Owns one link per shard, the staging buffer fetches land in, the pushes in flight, the heartbeats
+and the leases. It decides nothing about training: the schedule is the policy's, the arithmetic the
+core's. Whatever ends it (fenced, the job failed, a shard gone for good) is kept in ``failure`` and
+raised to whoever waits, now or later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import limits
+from pydownpour.errors import (
+    ClosedError,
+    DownpourError,
+    Fenced,
+    InternalError,
+    JobFailed,
+    NotReady,
+    TransportError,
+)
+from pydownpour.layout import Flat, Layout
+from pydownpour.net import process
+from pydownpour.net.access import Access
+from pydownpour.net.client import Client
+from pydownpour.replica.link import Link
+from pydownpour.replica.pushes import Push
+from pydownpour.wire import messages
+from pydownpour.wire.messages import (
+    Complete,
+    CompleteAnswer,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    Joined,
+    Leave,
+    LeaseAnswer,
+    LeaseRequest,
+    ReplicaStats,
+)
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Session:
+    """A joined replica's connections; an async context manager.
+
+    Attributes:
+        staging: The newest fetched parameters, whole (elements of the layout, float32).
+        fetched: Fetches completed. Written here, read by the user's thread.
+        settled: Pushes with a definite answer from every shard, likewise.
+        failure: Why the session ended, or None.
+        job_state: As the coordinator last said.
+    """
+
+    def __init__(
+        self, joined: Joined, layout: Layout, client: Client, access: Access, rng: random.Random
+    ) -> None:
+        self.joined, self.layout = joined, layout
+        self.staging: Flat = layout.zeros()
+        self.fetched = 0
+        self.settled = 0
+        self.failure: BaseException | None = None
+        self.job_state: messages.JobState = "running"
+        self.progress: Callable[[], ReplicaStats] = ReplicaStats
+        """The user side's counts, for heartbeats."""
+        self._client = client
+        headers = {
+            messages.HEADER_REPLICA: str(joined.replica),
+            messages.HEADER_INCARNATION: str(joined.incarnation),
+            messages.HEADER_EPOCH: str(joined.epoch),
+            messages.HEADER_FINGERPRINT: layout.fingerprint,
+        }
+        self.links = [
+            Link(
+                entry,
+                Client(entry.url, access=access),
+                replica=joined.replica,
+                incarnation=joined.incarnation,
+                headers=headers,
+                fragment_len=joined.fragment_len,
+                wire_dtype=joined.wire_dtype,
+                staging=self.staging,
+                on_settled=self._on_settled,
+                rng=rng,
+            )
+            for entry in joined.shards
+        ]
+        self.pushes: dict[int, Push] = {}
+        self.released: list[Flat] = []
+        """Buffers of settled pushes, for the user's side to use again."""
+        self.acked = 0
+        self.refused = 0
+        self.staleness: Counter[int] = Counter()
+        self._fetching: list[asyncio.Future[None]] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Session:
+        for link in self.links:
+            self._spawn(link.run(), f"link to shard {link.entry.index}")
+        self._spawn(self._heartbeats(), "heartbeats")
+        try:
+            await self.fetch()
+        except BaseException:
+            await self.close("could not fetch the first parameters")
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close("")
+
+    # -- pushes ----------------------------------------------------------------------------------
+
+    def push(self, push: Push) -> None:
+        """Send a push to every shard in the background. Its buffer is ours until settled."""
+        push.open_parts = len(self.links)
+        self.pushes[push.index] = push
+        for link in self.links:
+            link.push(push)
+
+    def _on_settled(self, push: Push, shard: int) -> None:
+        if push.open_parts > 0:
+            self._notify()
+            return
+        del self.pushes[push.index]
+        self.settled += 1
+        if push.refused:
+            self.refused += 1
+        else:
+            self.acked += 1
+            self.staleness[push.staleness] += 1
+        self.released.append(push.values)
+        self._notify()
+
+    def is_settled(self, index: int) -> bool:
+        """True when every push up to ``index`` has a definite answer."""
+        return all(open_index > index for open_index in self.pushes)
+
+    async def wait_settled(self, index: int) -> None:
+        """Wait until every push up to ``index`` has a definite answer from every shard."""
+        await self._wait(lambda: self.is_settled(index))
+
+    async def wait_in_flight(self, at_most: int) -> None:
+        """Wait until at most so many pushes are open."""
+        await self._wait(lambda: len(self.pushes) <= at_most)
+
+    def waiting_for(self) -> str:
+        """Whom we wait for, in words; "" if nobody."""
+        late = [link.describe() for link in self.links if link.queue or link.fetch_wanted]
+        return ", ".join(late)
+
+    # -- fetches ---------------------------------------------------------------------------------
+
+    def start_fetch(self) -> None:
+        """Fetch in the background, unless a fetch is already on its way."""
+        if self._fetching is None:
+            self._fetching = [link.fetch() for link in self.links]
+            for part in self._fetching:
+                part.add_done_callback(self._fetch_moved)
+
+    async def fetch(self) -> None:
+        """Fetch from every shard, later than now; returns when ``staging`` is complete."""
+        await self._wait(lambda: self._fetching is None)
+        number = self.fetched + 1
+        self.start_fetch()
+        await self._wait(lambda: self.fetched >= number)
+
+    def _fetch_moved(self, part: asyncio.Future[None]) -> None:
+        if self._fetching is not None and all(part.done() for part in self._fetching):
+            self._fetching = None
+            self.fetched += 1
+            self._notify()
+
+    def versions(self) -> tuple[NDArray[np.uint64], ...]:
+        """A copy of the fragment versions of ``staging``, one array per shard."""
+        return tuple(link.versions.copy() for link in self.links)
+
+    # -- the coordinator -------------------------------------------------------------------------
+
+    async def lease(self, count: int) -> LeaseAnswer:
+        """Ask for units; a coordinator that is away is waited for."""
+        request = LeaseRequest(
+            replica=self.joined.replica, incarnation=self.joined.incarnation, count=count
+        )
+        return await self._ask("/v1/lease", request, LeaseAnswer)
+
+    async def complete(self, units: list[Completion]) -> CompleteAnswer:
+        """Report finished units; a coordinator that is away is waited for."""
+        request = Complete(
+            replica=self.joined.replica, incarnation=self.joined.incarnation, units=units
+        )
+        return await self._ask("/v1/complete", request, CompleteAnswer)
+
+    async def _ask(
+        self, path: str, request: messages.Message, answer: type[messages.M]
+    ) -> messages.M:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + limits.JOIN_PATIENCE_S
+        delay_s = limits.BACKOFF_MIN_S
+        while True:
+            self.check()
+            try:
+                return await self._client.post(path, request, answer)
+            except Fenced as error:
+                self._fail(error)
+            except (TransportError, NotReady) as error:
+                if loop.time() > give_up_at:
+                    self._fail(JobFailed(f"no answer from the coordinator: {error}"))
+            await self._sleep(delay_s)
+            delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+
+    async def _heartbeats(self) -> None:
+        loop = asyncio.get_running_loop()
+        answered_at = loop.time()
+        while True:
+            beat = Heartbeat(
+                role="replica",
+                id=self.joined.replica,
+                incarnation=self.joined.incarnation,
+                epoch=self.joined.epoch,
+                replica=self.statistics(),
+                rss_peak_bytes=process.rss_peak_bytes(),
+            )
+            try:
+                answer = await self._client.post(
+                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.SUSPECT_S
+                )
+            except (TransportError, NotReady) as error:
+                if loop.time() - answered_at > limits.JOIN_PATIENCE_S:
+                    raise JobFailed(f"no answer from the coordinator: {error}") from error
+            else:
+                answered_at = loop.time()
+                if answer.fenced:
+                    raise Fenced(answer.reason or "a newer incarnation of this replica lives")
+                self.job_state = answer.state
+                if answer.state == "failed":
+                    raise JobFailed(answer.reason)
+                if answer.state == "done":
+                    self._notify()
+                    return
+            await asyncio.sleep(self.joined.heartbeat_s)
+
+    # -- its end -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise what ended the session, if something did."""
+        if self.failure is not None:
+            raise self.failure
+        if self._closed:
+            raise ClosedError("this replica has left the job")
+
+    async def close(self, reason: str) -> None:
+        """Say goodbye with the final counts, close every connection. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._notify()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        goodbye = Leave(
+            replica=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            reason=reason,
+            stats=self.statistics(),
+        )
+        try:
+            await self._client.post(
+                "/v1/leave", goodbye, HeartbeatAnswer, timeout_s=limits.SHUTDOWN_S / 2
+            )
+        except DownpourError as error:
+            log.debug("goodbye was not heard: %s", error)
+        for link in self.links:
+            await link.client.close()
+
+    def statistics(self) -> ReplicaStats:
+        """The user side's counts and ours."""
+        return msgspec.structs.replace(
+            self.progress(),
+            pushes_acked=self.acked,
+            pushes_refused=self.refused,
+            records_duplicate=sum(link.duplicates for link in self.links),
+            fetches=self.fetched,
+            reconnects=sum(link.reconnects for link in self.links),
+            bytes_sent=sum(link.traffic()[0] for link in self.links),
+            bytes_received=sum(link.traffic()[1] for link in self.links),
+            staleness=dict(self.staleness),
+            waiting_for=self.waiting_for(),
+            rss_bytes=process.rss_bytes(),
+            fallback=any(link.fallback for link in self.links),
+        )
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            if not isinstance(error, DownpourError):
+                log.error("%s failed", task.get_name(), exc_info=error)
+                error = InternalError(f"{task.get_name()}: {error!r}")
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+        self._notify()
+
+    def _notify(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def _changed(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    async def _wait(self, until: Callable[[], bool]) -> None:
+        """Wait for a condition; every change of state looks at it again."""
+        while not until():
+            self.check()
+            await self._changed()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep, but wake when the session ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.failure is None and not self._closed and self.job_state != "done":
+                    await self._changed()
+        except TimeoutError:
+            return
+
+    async def pause(self, seconds: float) -> None:
+        """Wait between two requests for work."""
+        await self._sleep(seconds)
+        self.check()

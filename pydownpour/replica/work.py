@@ -1,0 +1,145 @@
+"""Leased work units: taken one ahead, completed when their gradients are settled.
+
+A unit is *finished* when the loop asks for the next one. It is *completed* in the ledger only
+when, besides, every push that holds a gradient of it has a definite answer: so the ledger never
+counts work whose gradients a crash could still lose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError
+from pydownpour.replica.session import Session
+from pydownpour.schedules import pass_order
+from pydownpour.wire.messages import Completion, UnitEntry, WorkEntry
+
+PREFETCH_UNIT_S: Final = 1.0
+"""Units quicker than this are leased one ahead; slower ones would be missed by idle replicas."""
+
+
+@final
+class Unit:
+    """One leased piece of a pass: the samples a replica works through next.
+
+    Attributes:
+        number: The pass, from 0.
+        unit: Its number within the pass.
+        start, stop: Its places in the pass's order.
+        indices: The samples, int64: a slice of the pass's permutation, or consecutive numbers.
+    """
+
+    def __init__(self, entry: UnitEntry, work: WorkEntry) -> None:
+        self.number, self.unit = entry.number, entry.unit
+        self.start, self.stop = entry.start, entry.stop
+        self.lease = entry.lease
+        order = pass_order(work.len, work.shuffle, work.seed, entry.number)
+        self.indices: NDArray[np.int64] = order[entry.start : entry.stop]
+        self.batch_len = len(self.indices)
+        """Samples of the batch last given out."""
+        self.losses = 0
+        self.loss_sum = 0.0
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"Unit(number={self.number}, unit={self.unit}, len={len(self)})"
+
+    def batches(self, size: int) -> Iterator[NDArray[np.int64]]:
+        """Index arrays of ``size`` samples, the last one shorter."""
+        if size < 1:
+            raise ConfigError(f"batches({size}): a batch needs at least 1 sample")
+        for start in range(0, len(self.indices), size):
+            batch = self.indices[start : start + size]
+            self.batch_len = len(batch)
+            yield batch
+
+    @property
+    def loss(self) -> float | None:
+        """Mean of the losses reported while it was worked on."""
+        return self.loss_sum / self.losses if self.losses else None
+
+
+@final
+class Leases:
+    """The units of one replica, on the session's loop."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ahead: asyncio.Task[UnitEntry | None] | None = None
+        self._finished: deque[tuple[int, Completion]] = deque()
+        """(push that must be settled first, what to report), oldest first."""
+        self._reporting: asyncio.Task[None] | None = None
+        self.completed = 0
+        """Units whose completion the ledger has answered."""
+        self.reason = ""
+        """Why there is no unit just now, in the coordinator's words."""
+
+    def finish(self, push_index: int, completion: Completion) -> None:
+        """Report a unit once push ``push_index`` is settled."""
+        self._finished.append((push_index, completion))
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.get_running_loop().create_task(self._report())
+
+    async def next(self, *, accrued: bool, ahead: bool) -> UnitEntry | None | str:
+        """The next unit; None when the work is done; "flush" to ask for what is accrued.
+
+        Args:
+            accrued: The user's side holds gradients that no push carries yet. While nothing can
+                be leased they are what the job may be waiting for.
+            ahead: Lease the unit after it already.
+        """
+        while True:
+            task, self._ahead = self._ahead, None
+            entry = await task if task is not None else await self._lease()
+            if entry is not None:
+                if ahead:
+                    self._ahead = asyncio.get_running_loop().create_task(self._lease())
+                return entry
+            if self._done():
+                return None
+            if accrued:
+                return "flush"
+            await self._session.pause(self._wait_s)
+
+    async def settle(self) -> None:
+        """Wait until every finished unit is reported."""
+        if self._reporting is not None:
+            await self._reporting
+
+    async def close(self) -> None:
+        """Stop what runs in the background."""
+        tasks = [task for task in (self._ahead, self._reporting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self) -> bool:
+        return self._ended or self._session.job_state == "done"
+
+    _ended = False
+    _wait_s = limits.HEARTBEAT_S
+
+    async def _lease(self) -> UnitEntry | None:
+        answer = await self._session.lease(1)
+        self.reason = answer.reason
+        self._ended = answer.done
+        self._wait_s = min(max(answer.wait_s, limits.BACKOFF_MIN_S), limits.HEARTBEAT_S)
+        return answer.units[0] if answer.units else None
+
+    async def _report(self) -> None:
+        while self._finished:
+            await self._session.wait_settled(self._finished[0][0])
+            ready: list[Completion] = []
+            while self._finished and self._session.is_settled(self._finished[0][0]):
+                ready.append(self._finished.popleft()[1])
+            await self._session.complete(ready)
+            self.completed += len(ready)

@@ -1,0 +1,289 @@
+"""The life of a shard process: listen, offer itself, load, serve, end with the job.
+
+While the coordinator cannot be reached the shard goes on serving: pushes and fetches need no
+coordinator. It gives up only when nobody has answered for ``limits.JOIN_PATIENCE_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import final
+
+import numpy as np
+
+import pydownpour
+from pydownpour import limits
+from pydownpour.errors import (
+    ConfigError,
+    DownpourError,
+    Fenced,
+    JobFailed,
+    NotReady,
+    RemoteProtocolError,
+    TransportError,
+)
+from pydownpour.net import process
+from pydownpour.net.access import Access, Bind
+from pydownpour.net.client import Client
+from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
+from pydownpour.shard.state import Shard
+from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
+from pydownpour.wire import messages
+from pydownpour.wire.messages import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Hello,
+    ShardAssigned,
+    ShardHello,
+    ShardStats,
+)
+
+log = logging.getLogger(__name__)
+
+
+async def serve_shard(
+    *,
+    coordinator: str,
+    bind: Bind,
+    access: Access,
+    announce: Callable[[str], None],
+    index: int | None = None,
+    advertise: str | None = None,
+) -> None:
+    """Serve one shard until the job ends.
+
+    Args:
+        coordinator: Its URL.
+        bind: Where to listen; port 0 lets the system choose.
+        access: Token and TLS, for both directions.
+        announce: Called with our URL once we listen.
+        index: The place we want in the shard map; None takes any.
+        advertise: The URL replicas shall use, if it is not the one we listen on (behind a proxy,
+            or bound to all addresses).
+
+    Raises:
+        ConfigError: the address, or a coordinator that refuses us.
+        JobFailed: the job failed, or the coordinator was gone for too long.
+    """
+    service = ShardService(access)
+    if bind.host in ("0.0.0.0", "::") and not advertise:
+        raise ConfigError(
+            f"bound to all addresses ({bind}): say which URL replicas shall use with --advertise"
+        )
+    async with (
+        Server(service.routes(), bind=bind, access=access, name="shard") as server,
+        Client(coordinator, access=access) as client,
+    ):
+        announce(server.url)
+        assigned = await _register(client, advertise or server.url, index)
+        await service.load(client, assigned)
+        await service.heartbeats(client)
+
+
+@final
+class ShardService:
+    """Routes of one shard, and its heartbeats."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._shard: Shard | None = None
+
+    def routes(self) -> list[Route | UpgradeRoute]:
+        """Everything a shard answers."""
+        return [
+            Route("GET", "/healthz", self._healthz, public=True),
+            Route("GET", "/v1/hello", self._hello),
+            Route("GET", "/v1/stats", self._stats),
+            Route("GET", "/v1/fetch", self._fetch),
+            Route(
+                "POST",
+                "/v1/push",
+                self._push,
+                body_size_max=limits.POST_FRAMES_SIZE_MAX,
+                streamed=True,
+            ),
+            UpgradeRoute("/v1/stream", self._stream),
+        ]
+
+    async def load(self, client: Client, assigned: ShardAssigned) -> None:
+        """Build the store and fill it with the job's initial parameters."""
+        shard = Shard(assigned)
+        body = await client.get_bytes(
+            f"/v1/initial?shard={assigned.index}",
+            size_max=assigned.len * 4,
+            timeout_s=limits.JOIN_PATIENCE_S,
+        )
+        if len(body) != assigned.len * 4:
+            raise RemoteProtocolError(
+                f"initial parameters: {len(body)} bytes for {assigned.len} float32 elements"
+            )
+        shard.store.load(0, np.frombuffer(body, "<f4").astype(np.float32, copy=False))
+        shard.ready = True
+        self._shard = shard
+        log.info(
+            "shard %d of %d: elements %d..%d, %d fragments",
+            assigned.index,
+            assigned.shards,
+            assigned.start,
+            assigned.start + assigned.len,
+            shard.store.fragments,
+        )
+
+    async def heartbeats(self, client: Client) -> None:
+        """Report until the coordinator says that the job has ended."""
+        shard = self._serving()
+        loop = asyncio.get_running_loop()
+        answered_at = loop.time()
+        while True:
+            beat = Heartbeat(
+                role="shard",
+                id=shard.assigned.index,
+                epoch=shard.assigned.epoch,
+                shard=self._statistics(shard),
+            )
+            try:
+                answer = await client.post(
+                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.SUSPECT_S
+                )
+            except (TransportError, NotReady) as error:
+                silent_s = loop.time() - answered_at
+                if silent_s > limits.JOIN_PATIENCE_S:
+                    raise JobFailed(
+                        f"no coordinator at {client.url} for {silent_s:.0f} s: {error}"
+                    ) from error
+            else:
+                answered_at = loop.time()
+                if answer.fenced:
+                    raise Fenced(answer.reason or "another process took this shard's place")
+                if answer.state == "done":
+                    return
+                if answer.state == "failed":
+                    raise JobFailed(answer.reason)
+            await asyncio.sleep(shard.assigned.heartbeat_s)
+
+    # -- handlers --------------------------------------------------------------------------------
+
+    def _serving(self) -> Shard:
+        if self._shard is None:
+            raise NotReady("this shard is still loading its parameters")
+        return self._shard
+
+    async def _healthz(self, call: Call) -> str:
+        return "ok"
+
+    async def _hello(self, call: Call) -> Hello:
+        assigned = self._serving().assigned
+        return Hello(
+            job=assigned.job,
+            index=assigned.index,
+            epoch=assigned.epoch,
+            protocol_min=messages.PROTOCOL_MIN,
+            protocol_max=messages.PROTOCOL,
+            fingerprint=assigned.fingerprint,
+            version=pydownpour.__version__,
+        )
+
+    async def _stats(self, call: Call) -> ShardStats:
+        return self._statistics(self._serving())
+
+    def _statistics(self, shard: Shard) -> ShardStats:
+        return shard.statistics(
+            rss_bytes=process.rss_bytes(), rss_peak_bytes=process.rss_peak_bytes()
+        )
+
+    def _stream(self, call: Call) -> ShardStream:
+        shard = self._serving()
+        replica, incarnation = self._identity(shard, call)
+        return ShardStream(shard, replica, incarnation)
+
+    async def _push(self, call: Call) -> bytes:
+        shard = self._serving()
+        talk = Conversation(shard, *self._identity(shard, call))
+        scratch = memoryview(talk.inlet)
+        answers: list[bytes] = []
+        assert call.chunks is not None
+        async for chunk in call.chunks:
+            shard.bytes_received += len(chunk)
+            rest = memoryview(chunk)
+            while rest:
+                start, stop = talk.inlet.window()
+                n = min(stop - start, len(rest))
+                scratch[start : start + n] = rest[:n]
+                rest = rest[n:]
+                event = talk.inlet.advance(n)
+                while event is not None:
+                    answer = talk.answer(event)
+                    if answer is not None:
+                        answers.append(answer)
+                    event = talk.inlet.advance(0)
+        body = b"".join(answers)
+        shard.bytes_sent += len(body)
+        return body
+
+    async def _fetch(self, call: Call) -> FrameBody:
+        shard = self._serving()
+        self._check_epoch(shard, call.headers)
+        since = call.query.get("since", "0")
+        if not since.isdigit():
+            raise ConfigError(f"since={since!r} must be an LSN")
+        batches = fetch_batches(shard, 0, int(since))
+
+        def produce() -> list[object] | None:
+            buffers = batches.next_buffers()
+            if buffers is not None:
+                shard.bytes_sent += sum(memoryview(b).nbytes for b in buffers)
+            return buffers
+
+        shard.fetches += 1
+        return FrameBody(produce)
+
+    def _identity(self, shard: Shard, call: Call) -> tuple[int, int]:
+        self._check_epoch(shard, call.headers)
+        try:
+            replica = int(call.headers[messages.HEADER_REPLICA])
+            incarnation = int(call.headers[messages.HEADER_INCARNATION])
+        except (KeyError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"missing or bad {messages.HEADER_REPLICA} / {messages.HEADER_INCARNATION} header"
+            ) from error
+        if not (1 <= replica <= 0xFFFF_FFFF and 1 <= incarnation <= 0xFFFF_FFFF):
+            raise RemoteProtocolError(f"replica {replica}, incarnation {incarnation}: out of range")
+        return replica, incarnation
+
+    def _check_epoch(self, shard: Shard, headers: Mapping[str, str]) -> None:
+        epoch = headers.get(messages.HEADER_EPOCH, "")
+        if epoch != str(shard.assigned.epoch):
+            raise Fenced(
+                f"shard {shard.assigned.index} is in epoch {shard.assigned.epoch}, "
+                f"the request names {epoch!r}; join again"
+            )
+        theirs = headers.get(messages.HEADER_FINGERPRINT, shard.assigned.fingerprint)
+        if theirs != shard.assigned.fingerprint:
+            raise Fenced("the request is of a job with other parameters; join again")
+
+
+async def _register(client: Client, url: str, index: int | None) -> ShardAssigned:
+    """Offer this process until a coordinator takes it."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
+    hello = ShardHello(
+        url=url,
+        host=process.host_name(),
+        pid=os.getpid(),
+        index=index,
+        version=pydownpour.__version__,
+        nonce=secrets.token_hex(8),
+    )
+    delay_s = limits.BACKOFF_MIN_S
+    while True:
+        try:
+            return await client.post("/v1/shard", hello, ShardAssigned)
+        except DownpourError as error:
+            if not error.retryable or loop.time() > give_up_at:
+                raise
+        await asyncio.sleep(delay_s)
+        delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)

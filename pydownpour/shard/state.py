@@ -1,0 +1,171 @@
+"""One shard: its store, its policy and its counts, without sockets.
+
+The decision about a push is made here once, from its announcement; the core then receives, checks
+and applies the fragments without asking again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import final
+
+from pydownpour import _core, limits
+from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.policy import from_wire
+from pydownpour.policy.base import Policy, PushInfo
+from pydownpour.wire import frames
+from pydownpour.wire.frames import Code
+from pydownpour.wire.messages import ShardAssigned, ShardStats
+
+_VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """A push that is not taken: the code and the reason in words."""
+
+    code: Code
+    words: str
+
+
+class Shard:
+    """The state of one shard process.
+
+    Statistics:
+        ``statistics()`` is a snapshot of all counters; totals since the process started.
+    """
+
+    def __init__(self, assigned: ShardAssigned) -> None:
+        self.assigned = assigned
+        self.policy: Policy = from_wire(assigned.policy)
+        self.store = _core.Store(
+            len=assigned.len,
+            stripe_len=assigned.stripe_len,
+            fragment_len=assigned.fragment_len,
+            optimizer=_core.Optimizer(assigned.optimizer),
+        )
+        self.ready = False
+        self.streams: dict[int, StreamProtocol] = {}
+        """The one live stream of each replica."""
+        self.pushes = 0
+        self.pushes_duplicate = 0
+        self.pushes_refused = 0
+        self.records = 0
+        self.records_duplicate = 0
+        self.refused_by_replica: Counter[int] = Counter()
+        self.staleness: Counter[int] = Counter()
+        self.fetches = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+
+    def inlet(self) -> _core.ShardInlet:
+        """A new receiver of one connection's bytes."""
+        return _core.ShardInlet(
+            self.store,
+            payload_size_max=max(self.assigned.fragment_len * 8, 64),
+            control_size_max=limits.CONTROL_SIZE_MAX,
+            ack_every=limits.ACK_EVERY_FRAGMENTS,
+        )
+
+    def admit(self, frame: _core.Frame) -> float | Refused:
+        """Decide about an announced push: the scale to apply it with, or why not.
+
+        A push that was applied before, wholly or in part, is admitted: the core recognises each
+        duplicate record by its identity and answers as the first time.
+        """
+        notice = frames.push_notice(frame)
+        verdict = self.store.admit(
+            frame.replica, frame.incarnation, frame.seq, frame.count, notice.first_incomplete
+        )
+        code = _VERDICT_CODES.get(verdict)
+        if code is not None:
+            return Refused(code, self._why(verdict, frame))
+        decision = self.policy.admit(
+            PushInfo(frame.replica, notice.clock, notice.samples, notice.norm)
+        )
+        return decision.scale if decision.accept else Refused(Code.POLICY, decision.reason)
+
+    def _why(self, verdict: str, frame: _core.Frame) -> str:
+        who = f"replica {frame.replica} incarnation {frame.incarnation}"
+        known = self.store.applied(frame.replica)
+        if verdict == "fenced":
+            newer = known[0] if known else "?"
+            return f"{who} is fenced: incarnation {newer} took its place"
+        if verdict == "window":
+            floor = known[1] if known else 0
+            return (
+                f"{who}: records up to {frame.seq + frame.count - 1} are beyond the window of "
+                f"{limits.SEQ_WINDOW} above {floor}; settle older pushes first"
+            )
+        return f"{who} is unknown here, but its push is not its first: this shard lost its state"
+
+    def refusal_words(self, refusal: _core.Refusal, replica: int) -> str:
+        """Why a record was refused, for the replica's user."""
+        code = Code(refusal.code)
+        where = f"replica {replica}, record {refusal.seq}, fragment {refusal.fragment}"
+        if code in (Code.NON_FINITE, Code.RESULT_NON_FINITE):
+            first = self.assigned.start + refusal.fragment * self.assigned.fragment_len
+            what = "the gradient" if code is Code.NON_FINITE else "the optimizer's result"
+            return (
+                f"{where}: {what} holds {refusal.count} NaN or infinite values, the first at "
+                f"element {first + refusal.first_index} of the layout; nothing was applied"
+            )
+        return f"{where}: refused ({code.name.lower()}); nothing was applied"
+
+    def count_settled(self, settled: _core.Settled, push: PushTally) -> None:
+        """Book acknowledged records; ``push`` gathers one push's."""
+        self.records += settled.applied
+        self.records_duplicate += settled.count - settled.applied
+        push.applied += settled.applied
+        push.staleness = max(push.staleness, settled.staleness)
+        if settled.last and not push.continues:
+            if push.applied:
+                self.pushes += 1
+                self.staleness[push.staleness] += 1
+            elif push.refused == 0:
+                self.pushes_duplicate += 1
+
+    def count_refused(self, replica: int, records: int, push: PushTally) -> None:
+        """Book refused records; the push they belong to counts once."""
+        self.refused_by_replica[replica] += records
+        if push.refused == 0:
+            self.pushes_refused += 1
+        push.refused += records
+
+    def statistics(self, *, rss_bytes: int = 0, rss_peak_bytes: int = 0) -> ShardStats:
+        """All counts, now."""
+        live = self.streams.values()
+        return ShardStats(
+            index=self.assigned.index,
+            ready=self.ready,
+            lsn=self.store.lsn,
+            pushes=self.pushes,
+            pushes_duplicate=self.pushes_duplicate,
+            pushes_refused=self.pushes_refused,
+            records=self.records,
+            records_duplicate=self.records_duplicate,
+            records_refused=sum(self.refused_by_replica.values()),
+            refused_by_replica=dict(self.refused_by_replica),
+            fetches=self.fetches,
+            bytes_received=self.bytes_received + sum(s.bytes_received for s in live),
+            bytes_sent=self.bytes_sent + sum(s.bytes_sent for s in live),
+            streams=len(self.streams),
+            staleness=dict(self.staleness),
+            memory=self.store.memory(),
+            rss_bytes=rss_bytes,
+            rss_peak_bytes=rss_peak_bytes,
+        )
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class PushTally:
+    """What is known so far of the push a connection is in the middle of."""
+
+    continues: bool = False
+    """Another run of the same push follows."""
+    applied: int = 0
+    refused: int = 0
+    staleness: int = 0

@@ -1,0 +1,220 @@
+"""One replica's connection to a shard.
+
+Bytes land in the core's scratch, fragment by fragment, and are checked, applied and published
+while they are in cache. Python runs once per network read and once per push; it answers what the
+core reports. A fetch is sent from the published stripes themselves, a batch at a time, as fast as
+the peer takes it, between acknowledgements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, final
+
+from pydownpour import _core, limits
+from pydownpour.errors import DownpourError, RemoteProtocolError
+from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.shard.state import PushTally, Refused, Shard
+from pydownpour.wire import frames
+from pydownpour.wire.frames import Kind
+
+FETCHES_QUEUED_MAX = 8
+"""Unanswered fetches of one replica; a replica of ours has one."""
+
+
+@final
+class Conversation:
+    """What a shard says to one replica: events of the core in, answer bytes out.
+
+    The same conversation is held over a stream and over POST and GET.
+    """
+
+    def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
+        self.shard, self.replica, self.incarnation = shard, replica, incarnation
+        self.inlet = shard.inlet()
+        self.tally = PushTally()
+
+    def answer(self, event: _core.Frame | _core.Settled | _core.Refusal) -> bytes | None:
+        """The frame that answers an event about a push, or None if there is nothing to say.
+
+        Raises:
+            RemoteProtocolError: a frame that is not a replica's to send.
+        """
+        if isinstance(event, _core.Settled):
+            self.shard.count_settled(event, self.tally)
+            return frames.ack(event, replica=self.replica, incarnation=self.incarnation)
+        if isinstance(event, _core.Refusal):
+            self.shard.count_refused(self.replica, 1, self.tally)
+            return frames.refuse(
+                seq=event.seq,
+                count=1,
+                code=frames.Code(event.code),
+                words=self.shard.refusal_words(event, self.replica),
+                fragment=event.fragment,
+            )
+        if event.kind == Kind.PUSH:
+            return self._push(event)
+        raise RemoteProtocolError(f"a replica may not send frame kind {event.kind}")
+
+    def _push(self, frame: _core.Frame) -> bytes | None:
+        if (frame.replica, frame.incarnation) != (self.replica, self.incarnation):
+            raise RemoteProtocolError(
+                f"push of replica {frame.replica}.{frame.incarnation} on the connection of "
+                f"replica {self.replica}.{self.incarnation}"
+            )
+        if not self.tally.continues:
+            self.tally = PushTally()
+        self.tally.continues = bool(frame.flags & frames.PUSH_CONTINUES)
+        decision = self.shard.admit(frame)
+        if not isinstance(decision, Refused):
+            self.inlet.accept(scale=decision)
+            return None
+        self.inlet.skip()
+        self.shard.count_refused(self.replica, frame.count, self.tally)
+        return frames.refuse(
+            seq=frame.seq, count=frame.count, code=decision.code, words=decision.words
+        )
+
+
+@final
+class ShardStream(StreamProtocol):
+    """The shard's end of one upgraded connection."""
+
+    def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
+        super().__init__()
+        self._shard = shard
+        self._talk = Conversation(shard, replica, incarnation)
+        self._inlet = self._talk.inlet
+        self._scratch = memoryview(self._inlet)
+        self._fetches: deque[tuple[int, int]] = deque()
+        self._sending: _Fetch | None = None
+        self._scheduled: asyncio.Handle | None = None
+        self._reading = True
+
+    def opened(self) -> None:
+        """Become the replica's one stream; an older one is half dead and goes."""
+        replica = self._talk.replica
+        older = self._shard.streams.get(replica)
+        self._shard.streams[replica] = self
+        if older is not None:
+            older.abort()
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """The core's scratch, from where the last bytes ended."""
+        start, stop = self._inlet.window()
+        return self._scratch[start:stop]
+
+    def received(self, n: int) -> None:
+        """Let the core apply what has arrived, and answer."""
+        event = self._inlet.advance(n)
+        while event is not None:
+            self._handle(event)
+            event = self._inlet.advance(0)
+        if not self.is_writable and self._reading:
+            # The peer does not read our answers: stop reading its pushes until it does.
+            self._reading = False
+            self.pause_reading()
+
+    def _handle(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
+        if isinstance(event, _core.Frame) and event.kind != Kind.PUSH:
+            self._control(event)
+            return
+        answer = self._talk.answer(event)
+        if answer is not None:
+            self.write(answer)
+
+    def _control(self, frame: _core.Frame) -> None:
+        if frame.kind == Kind.FETCH:
+            if len(self._fetches) >= FETCHES_QUEUED_MAX:
+                raise RemoteProtocolError(f"more than {FETCHES_QUEUED_MAX} fetches at once")
+            self._fetches.append((frame.seq, frame.version))
+            self._send_more()
+        elif frame.kind == Kind.PING:
+            self.write(frames.simple(Kind.PONG, seq=frame.seq))
+        elif frame.kind == Kind.BYE:
+            self.close()
+        elif frame.kind != Kind.PONG:
+            raise RemoteProtocolError(f"a replica may not send frame kind {frame.kind}")
+
+    def failed(self, error: DownpourError) -> None:
+        """Tell the peer why its stream ends."""
+        self.write(frames.error(code=0, words=str(error)))
+        self.close()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        super().resume_writing()
+        if not self._reading:
+            self._reading = True
+            self.resume_reading()
+        self._send_more()
+
+    def _send_more(self) -> None:
+        """Write one batch of the current fetch, and come back for the next if there is room."""
+        if self._scheduled is not None or not self.is_writable or not self.is_open:
+            return
+        if self._sending is None:
+            if not self._fetches:
+                return
+            request, since = self._fetches.popleft()
+            self._sending = _Fetch(self._shard, request, since)
+        buffers = self._sending.next_buffers()
+        if buffers is None:
+            self._sending = None
+            self._shard.fetches += 1
+        else:
+            self.write_many(buffers)
+        if self._sending is not None or self._fetches:
+            # Through the loop, so that pushes of others are not kept waiting.
+            self._scheduled = asyncio.get_running_loop().call_soon(self._again)
+
+    def _again(self) -> None:
+        self._scheduled = None
+        self._send_more()
+
+    def lost(self, error: BaseException | None) -> None:
+        """Hand the counts to the shard."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        self._fetches.clear()
+        self._sending = None
+        shard = self._shard
+        shard.bytes_received += self.bytes_received
+        shard.bytes_sent += self.bytes_sent
+        if shard.streams.get(self._talk.replica) is self:
+            del shard.streams[self._talk.replica]
+
+
+@final
+class _Fetch:
+    """The answer to one FETCH, batch by batch. Each fragment is sent as it is when its turn comes:
+    the freshest there is, and a slow reader pins one batch, never a whole copy."""
+
+    def __init__(self, shard: Shard, request: int, since: int) -> None:
+        self._store = shard.store
+        self._request, self._since = request, since
+        self._lsn = shard.store.lsn
+        self._cursor = 0
+        self._frames = 0
+        self._ended = False
+
+    def next_buffers(self) -> list[Any] | None:
+        """The next buffers to write, or None when the answer is complete."""
+        if self._ended:
+            return None
+        buffers: list[Any] = []
+        if self._cursor < self._store.fragments:
+            buffers, self._cursor, count = self._store.parameter_frames(
+                self._since, self._cursor, limits.WRITE_BATCH_SIZE
+            )
+            self._frames += count
+        if self._cursor >= self._store.fragments:
+            self._ended = True
+            buffers.append(frames.fetched(request=self._request, lsn=self._lsn, count=self._frames))
+        return buffers
+
+
+def fetch_batches(shard: Shard, request: int, since: int) -> _Fetch:
+    """The answer to a fetch, for the GET road."""
+    return _Fetch(shard, request, since)

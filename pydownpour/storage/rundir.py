@@ -1,0 +1,143 @@
+"""The folder of one run: events, final parameters, report.
+
+    runs/digits-20260131-235959/
+        events.jsonl             one JSON object a line: t (seconds since the start), event, fields
+        parameters.safetensors   the final parameters, in their declared dtypes
+        report.json              what the run did
+        logs/                    of supervised processes, by whoever supervises them
+
+A disk that is full or broken must not end a training run: every failure is kept in ``trouble``,
+the first one is what the report says, and the run goes on without what could not be written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, final
+
+import msgspec
+
+from pydownpour import limits
+from pydownpour.errors import CheckpointError, ConfigError
+from pydownpour.layout import Flat, Layout
+from pydownpour.storage import safetensors
+from pydownpour.storage.files import Files, LocalFiles
+
+EVENTS: Final = "events.jsonl"
+PARAMETERS: Final = "parameters.safetensors"
+REPORT: Final = "report.json"
+COLLISIONS_MAX: Final = 1000
+"""Runs of one job begun within the same second."""
+
+
+def make_run_folder(
+    job: str, stamp: str, *, parent: str = "runs", files: Files | None = None
+) -> str:
+    """Make ``parent/job-stamp``, or with ``-2``, ``-3``, ... if it is there already.
+
+    Args:
+        job: The job's name, already checked to be a file name.
+        stamp: Local time as ``yyyymmdd-hhmmss``; told, because decisions read no clock.
+        parent: Made if it is missing.
+        files: The disk.
+
+    Raises:
+        ConfigError: no folder can be made there.
+    """
+    disk = files if files is not None else LocalFiles()
+    plain = os.path.join(parent, f"{job}-{stamp}")
+    for number in range(1, COLLISIONS_MAX + 1):
+        path = plain if number == 1 else f"{plain}-{number}"
+        try:
+            disk.make_folder(path, exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot make the run folder {path}: {describe(error)}") from error
+        return path
+    raise ConfigError(f"{COLLISIONS_MAX} run folders {plain}-* are there already")
+
+
+@final
+class RunFolder:
+    """Writes one run's files; never raises for what a disk does after ``open``.
+
+    Args:
+        path: The folder; made by ``open`` if it is missing.
+        files: The disk.
+
+    Statistics:
+        ``trouble``: the first failure in words, "" if none; ``events_lost``: events not written.
+    """
+
+    def __init__(self, path: str, *, files: Files | None = None) -> None:
+        self.path = path
+        self.trouble = ""
+        self.events_lost = 0
+        self._files = files if files is not None else LocalFiles()
+        self._events_size = 0
+
+    def open(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ConfigError: it cannot be made: better said now than after hours of training.
+        """
+        try:
+            self._files.make_folder(self.path, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot make the run folder {self.path}: {describe(error)}"
+            ) from error
+
+    def append_events(self, events: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
+        """Add events, one JSON object a line. ``sync``: on the disk when this returns."""
+        lines = [msgspec.json.encode(event) + b"\n" for event in events]
+        room = limits.EVENTS_SIZE_MAX - self._events_size
+        kept = []
+        for line in lines:
+            room -= len(line)
+            if room < 0:
+                break
+            kept.append(line)
+        if len(kept) < len(lines):
+            self.events_lost += len(lines) - len(kept)
+            self._fail(f"{EVENTS} reached {limits.EVENTS_SIZE_MAX} bytes (EVENTS_SIZE_MAX)")
+        if not kept and not sync:
+            return
+        data = b"".join(kept)
+        try:
+            self._files.append(os.path.join(self.path, EVENTS), data, sync=sync)
+            self._events_size += len(data)
+        except OSError as error:
+            self.events_lost += len(kept)
+            self._fail(f"{EVENTS}: {describe(error)}")
+
+    def write_parameters(self, layout: Layout, flat: Flat, metadata: Mapping[str, str]) -> None:
+        """Write the parameters whole."""
+        self._replace(PARAMETERS, safetensors.encode(layout, flat, metadata))
+
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """Write the report whole."""
+        text = msgspec.json.format(msgspec.json.encode(report), indent=2)
+        self._replace(REPORT, [text, b"\n"])
+
+    def _replace(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+        try:
+            self._files.replace(os.path.join(self.path, name), pieces)
+        except OSError as error:
+            self._fail(f"{name}: {describe(error)}")
+        except CheckpointError as error:
+            self._fail(f"{name}: {error}")
+
+    def _fail(self, words: str) -> None:
+        self.trouble = self.trouble or words
+
+
+def describe(error: OSError) -> str:
+    """``no space left on device (ENOSPC)``."""
+    code = errno.errorcode.get(error.errno or 0, "")
+    text = (error.strerror or str(error)).lower()
+    return f"{text} ({code})" if code else text

@@ -1,0 +1,172 @@
+"""The data plane's frames, by name.
+
+A frame is a fixed 64-byte little-endian header and a payload (layout: ARCHITECTURE.md). Parsing
+and checksums are the core's; here are the names of the numbers and one constructor per kind.
+
+    kind        from     what its fields mean
+    PUSH        replica  announces a run of ``count`` FRAGMENT records from ``seq`` on; aux = norm
+                         (f32 bits); payload = first_incomplete, clock, samples (u64 each);
+                         flags bit 0 = another run of the same push follows
+    FRAGMENT    replica  one record: fragment, seq, version = base version, dtype, payload
+    ACK         shard    records seq..seq+count-1 settled; version = LSN, aux = largest staleness,
+                         fragment = how many were applied (the rest were duplicates),
+                         flags bit 0 = the run is complete
+    REFUSE      shard    records seq..seq+count-1 refused: aux = Code, payload = why, in words
+    FETCH       replica  seq = request number, version = LSN the replica already has
+    PARAMETERS  shard    one fragment: version = its version, seq = its LSN, payload f32
+    FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start
+    PING, PONG  either   seq comes back
+    ERROR       either   aux = Code, payload = why; the stream ends
+    BYE         either   the stream ends by agreement
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import struct
+from typing import Final, final
+
+from pydownpour import _core
+from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
+
+PUSH_NOTICE: Final = struct.Struct("<QQQ")
+ACK_LAST: Final = 1
+"""Flag of an ACK: the announced run is complete."""
+PUSH_CONTINUES: Final = 1
+"""Flag of a PUSH: another run of the same push follows."""
+
+
+@final
+class Kind(enum.IntEnum):
+    """Frame kinds; the numbers are the wire's."""
+
+    PUSH = _core.KIND_PUSH
+    FRAGMENT = _core.KIND_FRAGMENT
+    ACK = _core.KIND_ACK
+    REFUSE = _core.KIND_REFUSE
+    FETCH = _core.KIND_FETCH
+    PARAMETERS = _core.KIND_PARAMETERS
+    FETCHED = _core.KIND_FETCHED
+    PING = _core.KIND_PING
+    PONG = _core.KIND_PONG
+    ERROR = _core.KIND_ERROR
+    BYE = _core.KIND_BYE
+
+
+@final
+class Code(enum.IntEnum):
+    """Why records were refused."""
+
+    NON_FINITE = _core.CODE_NON_FINITE
+    RESULT_NON_FINITE = _core.CODE_RESULT_NON_FINITE
+    LENGTH = _core.CODE_LENGTH
+    FRAGMENT = _core.CODE_FRAGMENT
+    UNSUPPORTED = _core.CODE_UNSUPPORTED
+    FENCED = _core.CODE_FENCED
+    UNKNOWN = _core.CODE_UNKNOWN_STATE
+    WINDOW = _core.CODE_WINDOW
+    FULL = _core.CODE_STORE_FULL
+    POLICY = _core.CODE_POLICY
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class PushNotice:
+    """What a PUSH frame says beyond its header."""
+
+    first_incomplete: int
+    clock: int
+    samples: int
+    norm: float
+
+
+def push(
+    *,
+    replica: int,
+    incarnation: int,
+    seq: int,
+    count: int,
+    notice: PushNotice,
+    continues: bool = False,
+) -> bytes:
+    """Announce a run of ``count`` records from ``seq`` on, of one push."""
+    norm = notice.norm if math.isfinite(notice.norm) and notice.norm < 3e38 else math.inf
+    return _core.encode_frame(
+        kind=Kind.PUSH,
+        flags=PUSH_CONTINUES if continues else 0,
+        replica=replica,
+        incarnation=incarnation,
+        seq=seq,
+        count=count,
+        aux=struct.unpack("<I", struct.pack("<f", norm))[0],
+        payload=PUSH_NOTICE.pack(notice.first_incomplete, notice.clock, notice.samples),
+    )
+
+
+def push_notice(frame: _core.Frame) -> PushNotice:
+    """Read a PUSH frame's notice.
+
+    Raises:
+        RemoteProtocolError: the payload has another length.
+    """
+    if len(frame.payload) != PUSH_NOTICE.size:
+        raise RemoteProtocolError(
+            f"PUSH payload of {len(frame.payload)} bytes, expected {PUSH_NOTICE.size}"
+        )
+    first_incomplete, clock, samples = PUSH_NOTICE.unpack(frame.payload)
+    norm = struct.unpack("<f", struct.pack("<I", frame.aux))[0]
+    return PushNotice(first_incomplete, clock, samples, norm)
+
+
+def ack(settled: _core.Settled, *, replica: int, incarnation: int) -> bytes:
+    """Tell a replica that records have a definite answer."""
+    return _core.encode_frame(
+        kind=Kind.ACK,
+        flags=ACK_LAST if settled.last else 0,
+        replica=replica,
+        incarnation=incarnation,
+        seq=settled.first_seq,
+        count=settled.count,
+        fragment=settled.applied,
+        version=settled.lsn,
+        aux=min(settled.staleness, 0xFFFF_FFFF),
+    )
+
+
+def refuse(*, seq: int, count: int, code: Code, words: str, fragment: int = 0) -> bytes:
+    """Tell a replica that records were refused, and why."""
+    return _core.encode_frame(
+        kind=Kind.REFUSE,
+        seq=seq,
+        count=count,
+        aux=code,
+        fragment=fragment,
+        payload=words.encode(),
+    )
+
+
+def refusal_error(code: Code, words: str) -> DownpourError:
+    """The error a refusal means for the whole session."""
+    return Fenced(words) if code is Code.FENCED else JobFailed(words)
+
+
+def fetch(*, request: int, since: int) -> bytes:
+    """Ask for the fragments changed after LSN ``since``."""
+    return _core.encode_frame(kind=Kind.FETCH, seq=request, version=since)
+
+
+def fetched(*, request: int, lsn: int, count: int) -> bytes:
+    """Close the answer to a fetch."""
+    return _core.encode_frame(kind=Kind.FETCHED, seq=request, version=lsn, count=count)
+
+
+def error(*, code: int, words: str) -> bytes:
+    """End a stream with a reason."""
+    return _core.encode_frame(kind=Kind.ERROR, aux=code, payload=words.encode())
+
+
+def simple(kind: Kind, *, seq: int = 0) -> bytes:
+    """PING, PONG or BYE."""
+    return _core.encode_frame(kind=kind, seq=seq)

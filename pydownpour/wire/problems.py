@@ -1,0 +1,56 @@
+"""Errors across the wire: which HTTP status and slug each error has, both ways.
+
+A handler raises one of our errors; the server answers its status and a ``Problem`` body; the
+client raises the same class again with the same words. So an error reads alike on both ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from pydownpour import errors
+from pydownpour.errors import DownpourError
+from pydownpour.wire.messages import Problem
+
+TABLE: Final[tuple[tuple[type[DownpourError], str, int], ...]] = (
+    # Most derived first: the first class that matches names the problem.
+    (errors.AuthError, "unauthorized", 401),
+    (errors.LayoutMismatch, "mismatch", 409),
+    (errors.Fenced, "fenced", 409),
+    (errors.NotReady, "waiting", 503),
+    (errors.LimitExceeded, "limit", 429),
+    (errors.JobFailed, "ended", 410),
+    (errors.UnsupportedArray, "array", 422),
+    (errors.ConfigError, "invalid", 400),
+    (errors.RemoteProtocolError, "protocol", 400),
+    (errors.ClosedError, "closed", 410),
+)
+RETRY_AFTER_S: Final = 0.2
+"""What a retryable problem asks the caller to wait."""
+
+
+def describe(error: DownpourError) -> tuple[int, Problem]:
+    """The status and body that tell a peer about an error."""
+    for kind, code, status in TABLE:
+        if isinstance(error, kind):
+            retry = RETRY_AFTER_S if error.retryable else None
+            return status, Problem(code=code, message=str(error), retry_after_s=retry)
+    return 500, Problem(code="internal", message=str(error))
+
+
+def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
+    """The error a peer described, or words about an answer that is not ours."""
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except msgspec.MsgspecError:
+        text = body[:200].decode("utf-8", "replace").strip()
+        return errors.RemoteProtocolError(
+            f"{peer} answered HTTP {status}, not as a pydownpour peer would: {text!r}; "
+            "is the URL right?"
+        )
+    for kind, code, _ in TABLE:
+        if code == problem.code:
+            return kind(problem.message, peer=peer)
+    return errors.RemoteProtocolError(f"{peer}: {problem.message}", peer=peer)

@@ -1,0 +1,223 @@
+//! `ShardInlet` and `ReplicaInlet`, and the events of the first.
+
+use std::sync::{Arc, Mutex};
+
+use downpour::inlet::{self, Event, Landing, Target};
+use downpour::shard::Shard;
+use pyo3::prelude::*;
+
+use crate::buffer::{Output, Receiver};
+use crate::door::enter;
+use crate::error::Failure;
+use crate::frames::Frame;
+use crate::store::Store;
+
+/// Records of the current push have a definite answer.
+#[pyclass(frozen, get_all, module = "pydownpour._core")]
+pub struct Settled {
+    first_seq: u64,
+    count: u32,
+    applied: u32,
+    staleness: u64,
+    lsn: u64,
+    last: bool,
+}
+
+#[pymethods]
+impl Settled {
+    fn __repr__(&self) -> String {
+        let Self { first_seq, count, applied, staleness, lsn, last } = self;
+        let last = if *last { "True" } else { "False" };
+        format!(
+            "Settled(first_seq={first_seq}, count={count}, applied={applied}, \
+             staleness={staleness}, lsn={lsn}, last={last})"
+        )
+    }
+}
+
+/// One record was refused; nothing of it was applied.
+#[pyclass(frozen, get_all, module = "pydownpour._core")]
+pub struct Refusal {
+    seq: u64,
+    fragment: u32,
+    code: u32,
+    count: u64,
+    first_index: i64,
+}
+
+#[pymethods]
+impl Refusal {
+    fn __repr__(&self) -> String {
+        let Self { seq, fragment, code, count, first_index } = self;
+        format!(
+            "Refusal(seq={seq}, fragment={fragment}, code={code}, count={count}, \
+             first_index={first_index})"
+        )
+    }
+}
+
+fn event(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
+    Ok(match event {
+        Event::Frame(frame) => Bound::new(py, Frame::received(py, &frame))?.into_any(),
+        Event::Settled(inlet::Settled { first_seq, count, applied, staleness, lsn, last }) => {
+            Bound::new(py, Settled { first_seq, count, applied, staleness, lsn, last })?.into_any()
+        }
+        Event::Refusal(inlet::Refusal { seq, fragment, code, count, first_index }) => {
+            let first_index =
+                first_index.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX));
+            let code = code.number();
+            Bound::new(py, Refusal { seq, fragment, code, count, first_index })?.into_any()
+        }
+    })
+}
+
+/// Bytes of one upgraded stream into a shard's store.
+#[pyclass(frozen, module = "pydownpour._core")]
+pub struct ShardInlet {
+    pub receiver: Receiver<inlet::ShardInlet>,
+    shard: Arc<Shard>,
+}
+
+#[pymethods]
+impl ShardInlet {
+    #[new]
+    #[pyo3(signature = (store, *, payload_size_max, control_size_max, ack_every))]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        payload_size_max: usize,
+        control_size_max: usize,
+        ack_every: u32,
+    ) -> PyResult<Self> {
+        enter(py, 0, || {
+            limit("payload_size_max", payload_size_max)?;
+            limit("control_size_max", control_size_max)?;
+            let inlet = inlet::ShardInlet::new(payload_size_max, control_size_max, ack_every);
+            let size = inlet.scratch_size();
+            Ok(Self { receiver: Receiver::new(inlet, size), shard: Arc::clone(&store.shard) })
+        })
+    }
+
+    /// Where in this buffer the next bytes belong.
+    fn window(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        enter(py, 0, || Ok(self.receiver.with(inlet::ShardInlet::window)??))
+    }
+
+    /// Take n received bytes; apply what is complete; report one event.
+    fn advance<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let found = enter(py, n, || {
+            Ok(self
+                .receiver
+                .with(|inlet, scratch| inlet.advance(scratch, n, &self.shard))??)
+        })?;
+        found.map(|found| event(py, found)).transpose()
+    }
+
+    /// Apply the fragments of the push just announced.
+    #[pyo3(signature = (*, scale = 1.0))]
+    fn accept(&self, py: Python<'_>, scale: f32) -> PyResult<()> {
+        enter(py, 0, || Ok(self.receiver.with(|inlet, _| inlet.accept(scale, &self.shard))??))
+    }
+
+    /// Receive and throw away the fragments of the push just announced.
+    fn skip(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, 0, || Ok(self.receiver.with(|inlet, _| inlet.skip())??))
+    }
+}
+
+/// The largest limit a scratch may be made for: a mistaken one should not take all memory.
+const LIMIT_MAX: usize = 1 << 30;
+
+fn limit(name: &'static str, value: usize) -> Result<(), Failure> {
+    if value <= LIMIT_MAX {
+        return Ok(());
+    }
+    Err(Failure::Argument { name, value: value as i128, bound: "at most 1 GiB" })
+}
+
+/// Where parameters land: buffers of Python's, held until replaced.
+struct Held {
+    values: Output,
+    versions: Output,
+}
+
+/// Bytes of one upgraded stream into a replica.
+#[pyclass(frozen, module = "pydownpour._core")]
+pub struct ReplicaInlet {
+    pub receiver: Receiver<inlet::ReplicaInlet>,
+    held: Mutex<Option<Held>>,
+}
+
+#[pymethods]
+impl ReplicaInlet {
+    #[new]
+    #[pyo3(signature = (*, len, fragment_len, control_size_max))]
+    fn new(
+        py: Python<'_>,
+        len: usize,
+        fragment_len: usize,
+        control_size_max: usize,
+    ) -> PyResult<Self> {
+        enter(py, 0, || {
+            for (name, value) in [("len", len), ("fragment_len", fragment_len)] {
+                if value == 0 {
+                    return Err(Failure::Argument { name, value: 0, bound: "at least 1" });
+                }
+            }
+            limit("control_size_max", control_size_max)?;
+            let inlet = inlet::ReplicaInlet::new(len, fragment_len, control_size_max);
+            let size = inlet.scratch_size();
+            Ok(Self { receiver: Receiver::new(inlet, size), held: Mutex::new(None) })
+        })
+    }
+
+    /// f32 values of len elements and u64 versions, one a fragment.
+    fn set_target(&self, py: Python<'_>, mut values: Output, mut versions: Output) -> PyResult<()> {
+        let old = enter(py, 0, || {
+            if values.overlaps(&versions) {
+                return Err(Failure::Overlap);
+            }
+            let lengths = (
+                values.elements_mut::<f32>()?.len(),
+                versions.elements_mut::<u64>()?.len(),
+            );
+            self.receiver.with(|inlet, _| {
+                inlet.check_target(lengths.0, lengths.1)?;
+                let mut held = self.held.lock().map_err(|_| Failure::Poisoned)?;
+                Ok::<_, Failure>(held.replace(Held { values, versions }))
+            })?
+        })?;
+        // Released here, with no lock held: releasing a buffer may run Python code.
+        drop(old);
+        Ok(())
+    }
+
+    /// Where the next bytes belong: (0, start, stop) in this buffer, (1, start, stop) in the
+    /// target.
+    fn window(&self, py: Python<'_>) -> PyResult<(u8, usize, usize)> {
+        enter(py, 0, || {
+            Ok(match self.receiver.with(inlet::ReplicaInlet::window)?? {
+                Landing::Scratch { start, stop } => (0, start, stop),
+                Landing::Target { start, stop } => (1, start, stop),
+            })
+        })
+    }
+
+    /// Take n received bytes; report the next frame that is not PARAMETERS.
+    fn advance(&self, py: Python<'_>, n: usize) -> PyResult<Option<Frame>> {
+        let found = enter(py, n, || {
+            self.receiver.with(|inlet, scratch| {
+                let mut held = self.held.lock().map_err(|_| Failure::Poisoned)?;
+                let target = match held.as_mut() {
+                    None => None,
+                    Some(Held { values, versions }) => Some(Target {
+                        values: values.bytes_mut(),
+                        versions: versions.elements_mut()?,
+                    }),
+                };
+                Ok(inlet.advance(scratch, n, target)?)
+            })?
+        })?;
+        Ok(found.map(|frame| Frame::received(py, &frame)))
+    }
+}

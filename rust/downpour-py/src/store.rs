@@ -1,0 +1,289 @@
+//! `Optimizer` and `Store`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use downpour::dedupe::Run;
+use downpour::kernel::{Gradient, Level};
+use downpour::optimizer;
+use downpour::shard::Shard;
+use downpour::store::{self, Geometry};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::buffer::{Input, Output};
+use crate::door::enter;
+use crate::error::Failure;
+use crate::fetch;
+use crate::numbers::{dtype, level_names};
+
+type Parts = Vec<(String, BTreeMap<String, f64>)>;
+
+/// A compiled chain of parts.
+#[pyclass(frozen, module = "pydownpour._core")]
+pub struct Optimizer {
+    parts: Parts,
+    level: Level,
+    planes: usize,
+}
+
+impl Optimizer {
+    /// A store owns its optimizer: compile the description again.
+    fn compile(&self) -> Result<optimizer::Optimizer, Failure> {
+        Ok(optimizer::Optimizer::compile(&self.parts, Some(self.level))?)
+    }
+}
+
+#[pymethods]
+impl Optimizer {
+    #[new]
+    #[pyo3(signature = (parts, *, simd = None))]
+    fn new(py: Python<'_>, parts: Parts, simd: Option<String>) -> PyResult<Self> {
+        enter(py, 0, || {
+            let level = match simd {
+                None => Level::best(),
+                Some(name) => Level::named(&name)
+                    .ok_or_else(|| Failure::Simd { name, available: level_names() })?,
+            };
+            let planes = optimizer::Optimizer::compile(&parts, Some(level))?.planes();
+            Ok(Self { parts, level, planes })
+        })
+    }
+
+    /// State planes per parameter.
+    #[getter]
+    fn planes(&self) -> usize {
+        self.planes
+    }
+
+    /// The instruction set it was compiled for.
+    #[getter]
+    fn simd(&self) -> &'static str {
+        self.level.name()
+    }
+}
+
+/// One shard's parameters and optimizer state as published stripes.
+#[pyclass(frozen, module = "pydownpour._core")]
+pub struct Store {
+    pub shard: Arc<Shard>,
+}
+
+impl Store {
+    fn store(&self) -> &store::Store {
+        self.shard.store()
+    }
+
+    fn check_fragment(&self, fragment: usize) -> Result<(), Failure> {
+        if fragment < self.store().fragments() {
+            return Ok(());
+        }
+        let value = fragment as i128;
+        Err(Failure::Argument { name: "fragment", value, bound: "below the store's fragments" })
+    }
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    #[pyo3(signature = (*, len, stripe_len, fragment_len, optimizer))]
+    fn new(
+        py: Python<'_>,
+        len: usize,
+        stripe_len: usize,
+        fragment_len: usize,
+        optimizer: &Optimizer,
+    ) -> PyResult<Self> {
+        enter(py, usize::MAX, || {
+            let geometry = Geometry { len, stripe_len, fragment_len };
+            let store = store::Store::new(geometry, optimizer.compile()?)?;
+            Ok(Self { shard: Arc::new(Shard::new(store)) })
+        })
+    }
+
+    #[getter]
+    fn len(&self) -> usize {
+        self.store().geometry().len
+    }
+
+    #[getter]
+    fn stripe_len(&self) -> usize {
+        self.store().geometry().stripe_len
+    }
+
+    #[getter]
+    fn fragment_len(&self) -> usize {
+        self.store().geometry().fragment_len
+    }
+
+    #[getter]
+    fn fragments(&self) -> usize {
+        self.store().fragments()
+    }
+
+    /// State planes per parameter, as the optimizer's.
+    #[getter]
+    fn planes(&self) -> usize {
+        self.store().planes() - 1
+    }
+
+    /// Records applied so far by this shard.
+    #[getter]
+    fn lsn(&self) -> u64 {
+        self.store().lsn()
+    }
+
+    /// Set parameters from `start` on. Only before the first apply.
+    fn load(&self, py: Python<'_>, start: usize, values: Input) -> PyResult<()> {
+        enter(py, values.bytes().len(), || {
+            Ok(self.store().load_plane(0, start, values.elements()?)?)
+        })
+    }
+
+    /// Copy parameters from `start` on into `target`, stripe by stripe.
+    #[pyo3(signature = (target, start = 0))]
+    fn read(&self, py: Python<'_>, mut target: Output, start: usize) -> PyResult<()> {
+        let size = target.bytes_mut().len();
+        enter(py, size, || Ok(self.store().read_plane(0, start, target.elements_mut()?)?))
+    }
+
+    /// Updates applied to this fragment.
+    fn version(&self, py: Python<'_>, fragment: usize) -> PyResult<u64> {
+        enter(py, 0, || {
+            self.check_fragment(fragment)?;
+            Ok(self.store().version(fragment))
+        })
+    }
+
+    /// All fragment versions, u64 little-endian.
+    fn versions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let fragments = self.store().fragments();
+        PyBytes::new_with(py, 8 * fragments, |bytes| {
+            for (fragment, slot) in bytes.chunks_exact_mut(8).enumerate() {
+                slot.copy_from_slice(&self.store().version(fragment).to_le_bytes());
+            }
+            Ok(())
+        })
+    }
+
+    /// Check and apply one record without identity; returns its LSN.
+    #[pyo3(signature = (fragment, payload, dtype, *, scale = 1.0))]
+    fn apply(
+        &self,
+        py: Python<'_>,
+        fragment: usize,
+        payload: Input,
+        dtype: u8,
+        scale: f32,
+    ) -> PyResult<u64> {
+        enter(py, payload.bytes().len(), || {
+            let gradient = Gradient::from_bytes(payload.bytes(), self::dtype(dtype)?)?;
+            Ok(self.shard.apply(fragment, gradient, scale)?.lsn)
+        })
+    }
+
+    /// Verdict for a run of seqs, in one word.
+    fn admit(
+        &self,
+        py: Python<'_>,
+        replica: u32,
+        incarnation: u32,
+        first_seq: u64,
+        count: u32,
+        first_incomplete: u64,
+    ) -> PyResult<&'static str> {
+        enter(py, 0, || {
+            for (name, value) in
+                [("replica", u64::from(replica)), ("incarnation", u64::from(incarnation)),
+                 ("first_seq", first_seq)]
+            {
+                if value == 0 {
+                    return Err(Failure::Argument { name, value: 0, bound: "at least 1" });
+                }
+            }
+            let run = Run { replica, incarnation, first_seq, count, first_incomplete };
+            Ok(self.shard.admit(&run).name())
+        })
+    }
+
+    /// Refuse incarnations below this one for ever.
+    fn fence(&self, py: Python<'_>, replica: u32, incarnation: u32) -> PyResult<()> {
+        enter(py, 0, || {
+            self.shard.fence(replica, incarnation);
+            Ok(())
+        })
+    }
+
+    /// (incarnation, floor, records applied in all of its incarnations) or None.
+    fn applied(&self, replica: u32) -> Option<(u32, u64, u64)> {
+        let entry = self.shard.find(replica)?;
+        Some((entry.incarnation(), entry.floor(), entry.applied()))
+    }
+
+    /// LSN, fragment versions and dedupe windows, as bytes with a version and a CRC.
+    fn export_ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let ledger = enter(py, usize::MAX, || Ok(self.shard.export_ledger()))?;
+        Ok(PyBytes::new(py, &ledger))
+    }
+
+    /// Take an exported ledger. Only before the first apply.
+    fn import_ledger(&self, py: Python<'_>, data: Input) -> PyResult<()> {
+        enter(py, data.bytes().len(), || Ok(self.shard.import_ledger(data.bytes())?))
+    }
+
+    /// Copy a plane (0 = parameters, then the state's) into an f32 target of len elements.
+    fn read_plane(&self, py: Python<'_>, plane: usize, mut target: Output) -> PyResult<()> {
+        let size = target.bytes_mut().len();
+        enter(py, size, || {
+            let target = target.elements_mut()?;
+            self.check_len(target.len())?;
+            Ok(self.store().read_plane(plane, 0, target)?)
+        })
+    }
+
+    /// Set a plane, when restoring, before the first apply.
+    fn load_plane(&self, py: Python<'_>, plane: usize, source: Input) -> PyResult<()> {
+        enter(py, source.bytes().len(), || {
+            let source = source.elements()?;
+            self.check_len(source.len())?;
+            Ok(self.store().load_plane(plane, 0, source)?)
+        })
+    }
+
+    /// Frames of fragments changed after LSN `since`.
+    fn parameter_frames<'py>(
+        &self,
+        py: Python<'py>,
+        since: u64,
+        cursor: usize,
+        size_max: usize,
+    ) -> PyResult<(Bound<'py, PyList>, usize, usize)> {
+        let batch = enter(py, usize::MAX, || {
+            Ok(self.shard.parameter_frames(since, cursor, size_max))
+        })?;
+        let (cursor, frames) = (batch.cursor, batch.frames);
+        Ok((fetch::buffers(py, batch)?, cursor, frames))
+    }
+
+    /// Bytes: parameters, state, spare, table, pinned.
+    fn memory(&self) -> BTreeMap<&'static str, usize> {
+        let memory = self.store().memory();
+        BTreeMap::from([
+            ("parameters", memory.parameters),
+            ("state", memory.state),
+            ("spare", memory.spare),
+            ("table", memory.table),
+            ("pinned", memory.pinned),
+        ])
+    }
+}
+
+impl Store {
+    fn check_len(&self, len: usize) -> Result<(), Failure> {
+        if len == self.store().geometry().len {
+            return Ok(());
+        }
+        let value = len as i128;
+        Err(Failure::Argument { name: "elements of a plane", value, bound: "the store's len" })
+    }
+}

@@ -1,0 +1,354 @@
+//! One entry a replica, and the questions that are asked of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::{LedgerError, Window};
+
+/// A run of consecutive seqs of one incarnation, as a PUSH announces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Who pushes.
+    pub replica: u32,
+    /// Which life of the replica.
+    pub incarnation: u32,
+    /// The first seq.
+    pub first_seq: u64,
+    /// How many seqs; 0 asks only about the replica.
+    pub count: u32,
+    /// The replica's oldest seq here without an answer.
+    pub first_incomplete: u64,
+}
+
+/// What the ledger says about a run, before anything of it is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No record of it was applied.
+    New,
+    /// Every record of it was applied.
+    Done,
+    /// Some records of it were applied.
+    Partly,
+    /// A newer incarnation lives.
+    Fenced,
+    /// The replica has a past here that this shard does not know.
+    Unknown,
+    /// The last seq is too far above the floor.
+    Window,
+}
+
+impl Verdict {
+    /// The word that the binding answers with.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Done => "done",
+            Self::Partly => "partly",
+            Self::Fenced => "fenced",
+            Self::Unknown => "unknown",
+            Self::Window => "window",
+        }
+    }
+}
+
+/// What the ledger says about one record, while its entry is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Apply it, then [`Entry::complete`] it under the same lock.
+    New,
+    /// It was applied before.
+    Done,
+    /// A newer incarnation lives.
+    Fenced,
+    /// This incarnation was never admitted here.
+    Unknown,
+    /// The seq is too far above the floor.
+    Window,
+}
+
+/// What one replica has had applied here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    incarnation: u32,
+    /// Whether this incarnation was admitted; a fence alone only shuts older ones out.
+    is_known: bool,
+    window: Window,
+    last_lsn: u64,
+    applied: u64,
+}
+
+/// Bytes of an encoded entry: replica, incarnation, known, three zeros, counts, window.
+pub const ENTRY_SIZE: usize = 4 + 4 + 4 + 8 + 8 + Window::SIZE;
+
+impl Entry {
+    /// The newest incarnation seen or fenced.
+    #[must_use]
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// The floor of that incarnation.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        self.window.floor()
+    }
+
+    /// LSN of the last record of this replica that was applied, 0 before the first.
+    #[must_use]
+    pub fn last_lsn(&self) -> u64 {
+        self.last_lsn
+    }
+
+    /// Records applied, in all incarnations.
+    #[must_use]
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Judge one record.
+    #[must_use]
+    pub fn claim(&self, incarnation: u32, seq: u64) -> Claim {
+        if incarnation < self.incarnation {
+            Claim::Fenced
+        } else if incarnation > self.incarnation || !self.is_known {
+            Claim::Unknown
+        } else if self.window.is_done(seq) {
+            Claim::Done
+        } else if self.window.is_beyond(seq) {
+            Claim::Window
+        } else {
+            Claim::New
+        }
+    }
+
+    /// Remember that the record `seq`, which was claimed as new, was applied as `lsn`.
+    pub fn complete(&mut self, seq: u64, lsn: u64) {
+        self.window.mark(seq);
+        self.last_lsn = self.last_lsn.max(lsn);
+        self.applied += 1;
+    }
+
+    fn admit(&mut self, run: &Run) -> Verdict {
+        if run.incarnation < self.incarnation {
+            return Verdict::Fenced;
+        }
+        if run.incarnation > self.incarnation || !self.is_known {
+            if run.first_incomplete > 1 {
+                return Verdict::Unknown;
+            }
+            self.incarnation = run.incarnation;
+            self.is_known = true;
+            self.window = Window::default();
+        }
+        self.window.raise(run.first_incomplete.saturating_sub(1));
+        let last = run.first_seq.saturating_add(u64::from(run.count)).saturating_sub(1);
+        if self.window.is_beyond(last) {
+            return Verdict::Window;
+        }
+        match self.window.done_in(run.first_seq, run.count) {
+            0 => Verdict::New,
+            done if done == run.count => Verdict::Done,
+            _ => Verdict::Partly,
+        }
+    }
+
+    fn fence(&mut self, incarnation: u32) {
+        if incarnation > self.incarnation {
+            self.incarnation = incarnation;
+            self.is_known = false;
+            self.window = Window::default();
+        }
+    }
+
+    pub(super) fn encode(&self, replica: u32, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&replica.to_le_bytes());
+        bytes.extend_from_slice(&self.incarnation.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(self.is_known).to_le_bytes());
+        bytes.extend_from_slice(&self.last_lsn.to_le_bytes());
+        bytes.extend_from_slice(&self.applied.to_le_bytes());
+        self.window.encode(bytes);
+    }
+
+    fn decode(bytes: &[u8; ENTRY_SIZE]) -> Option<(u32, Self)> {
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&bytes[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let is_known = match word(8) {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let window = Window::decode(bytes[28..].try_into().ok()?)?;
+        if !is_known && window != Window::default() {
+            return None;
+        }
+        let entry =
+            Self { incarnation: word(4), is_known, window, last_lsn: double(12), applied: double(20) };
+        Some((word(0), entry))
+    }
+}
+
+/// An entry shared by the streams of one replica. Locking it orders that replica's records.
+type Shared = Arc<Mutex<Entry>>;
+
+/// The entries of all replicas.
+///
+/// A record is judged, applied and completed under its entry's lock: whoever asks afterwards
+/// finds it done, and whoever asks meanwhile waits. Two replicas never wait for each other.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    entries: RwLock<HashMap<u32, Shared>>,
+}
+
+/// Lock an entry. Poisoning is ignored: an entry is changed by plain stores that cannot panic
+/// half-way, and `complete` runs only after the apply returned.
+pub(crate) fn lock(entry: &Mutex<Entry>) -> MutexGuard<'_, Entry> {
+    entry.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ledger {
+    /// The replica's entry, if it has one.
+    #[must_use]
+    pub fn entry(&self, replica: u32) -> Option<Shared> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&replica).cloned()
+    }
+
+    fn entry_or_new(&self, replica: u32) -> Shared {
+        if let Some(entry) = self.entry(replica) {
+            return entry;
+        }
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(entries.entry(replica).or_default())
+    }
+
+    /// Judge a run, fence older incarnations, raise the floor. Applies nothing.
+    #[must_use]
+    pub fn admit(&self, run: &Run) -> Verdict {
+        if run.first_incomplete > 1 && self.entry(run.replica).is_none() {
+            return Verdict::Unknown;
+        }
+        lock(&self.entry_or_new(run.replica)).admit(run)
+    }
+
+    /// Refuse incarnations of `replica` below `incarnation` for ever.
+    pub fn fence(&self, replica: u32, incarnation: u32) {
+        lock(&self.entry_or_new(replica)).fence(incarnation);
+    }
+
+    /// A copy of the replica's entry.
+    #[must_use]
+    pub fn find(&self, replica: u32) -> Option<Entry> {
+        self.entry(replica).map(|entry| lock(&entry).clone())
+    }
+
+    /// All entries in the order of the replica ids, encoded one after the other.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut sorted: Vec<_> = entries.iter().collect();
+        sorted.sort_unstable_by_key(|(replica, _)| **replica);
+        let mut bytes = Vec::with_capacity(sorted.len() * ENTRY_SIZE);
+        for (replica, entry) in sorted {
+            lock(entry).encode(*replica, &mut bytes);
+        }
+        bytes
+    }
+
+    /// Read what [`encode`](Self::encode) wrote. `offset` is where the bytes lie in their file and
+    /// `lsn` the shard's: no record of an entry may be later.
+    ///
+    /// # Errors
+    /// [`LedgerError`] for a broken length, order, bitmap or count.
+    pub fn decode(bytes: &[u8], offset: usize, lsn: u64) -> Result<Self, LedgerError> {
+        let (chunks, rest) = bytes.as_chunks::<ENTRY_SIZE>();
+        if !rest.is_empty() {
+            let expected = offset + chunks.len() * ENTRY_SIZE;
+            return Err(LedgerError::Size { actual: offset + bytes.len(), expected });
+        }
+        let mut entries = HashMap::with_capacity(chunks.len());
+        let mut previous = None;
+        for (i, chunk) in chunks.iter().enumerate() {
+            let wrong = |what| LedgerError::Inconsistent { what, offset: offset + i * ENTRY_SIZE };
+            let (replica, entry) = Entry::decode(chunk).ok_or_else(|| wrong("a replica's entry"))?;
+            if previous.is_some_and(|previous| previous >= replica) {
+                return Err(wrong("the order of replicas"));
+            }
+            if entry.last_lsn > lsn || entry.applied > lsn || (entry.applied == 0) != (entry.last_lsn == 0)
+            {
+                return Err(wrong("a replica's count"));
+            }
+            previous = Some(replica);
+            entries.insert(replica, Arc::new(Mutex::new(entry)));
+        }
+        Ok(Self { entries: RwLock::new(entries) })
+    }
+
+    /// Take the entries of `other` in place of these.
+    pub fn replace(&self, other: Self) {
+        let entries = other.entries.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.entries.write().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(incarnation: u32, first_seq: u64, count: u32, first_incomplete: u64) -> Run {
+        Run { replica: 3, incarnation, first_seq, count, first_incomplete }
+    }
+
+    fn complete(ledger: &Ledger, seq: u64) {
+        lock(&ledger.entry(3).expect("admitted")).complete(seq, seq);
+    }
+
+    #[test]
+    fn a_run_is_new_then_partly_then_done() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.admit(&run(1, 1, 2, 1)), Verdict::New);
+        complete(&ledger, 2);
+        assert_eq!(ledger.admit(&run(1, 1, 2, 1)), Verdict::Partly);
+        complete(&ledger, 1);
+        assert_eq!(ledger.admit(&run(1, 1, 2, 1)), Verdict::Done);
+        assert_eq!(ledger.find(3).map(|e| (e.floor(), e.applied())), Some((2, 2)));
+    }
+
+    #[test]
+    fn a_newer_incarnation_fences_and_starts_over() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.admit(&run(1, 1, 1, 1)), Verdict::New);
+        complete(&ledger, 1);
+        assert_eq!(ledger.admit(&run(2, 1, 1, 1)), Verdict::New);
+        assert_eq!(ledger.admit(&run(1, 1, 1, 1)), Verdict::Fenced);
+        let entry = ledger.find(3).expect("admitted");
+        assert_eq!(entry.claim(1, 2), Claim::Fenced);
+        assert_eq!(entry.claim(2, 1), Claim::New);
+        assert_eq!(entry.claim(3, 1), Claim::Unknown);
+        assert_eq!(entry.applied(), 1);
+    }
+
+    #[test]
+    fn a_lost_past_is_unknown_and_changes_nothing() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.admit(&run(1, 7, 1, 7)), Verdict::Unknown);
+        assert_eq!(ledger.find(3), None);
+        ledger.fence(3, 4);
+        assert_eq!(ledger.admit(&run(4, 7, 1, 7)), Verdict::Unknown);
+        assert_eq!(ledger.admit(&run(3, 1, 1, 1)), Verdict::Fenced);
+        assert_eq!(ledger.find(3).expect("fenced").claim(4, 1), Claim::Unknown);
+        assert_eq!(ledger.admit(&run(4, 1, 1, 1)), Verdict::New);
+    }
+
+    #[test]
+    fn the_window_is_judged_after_the_floor_was_raised() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.admit(&run(1, 1, 1024, 1)), Verdict::Window);
+        assert_eq!(ledger.admit(&run(1, 1, 1023, 1)), Verdict::New);
+        assert_eq!(ledger.admit(&run(1, 1024, 10, 11)), Verdict::New);
+        assert_eq!(ledger.find(3).expect("admitted").claim(1, 1034), Claim::Window);
+    }
+}

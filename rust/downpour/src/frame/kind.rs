@@ -1,0 +1,185 @@
+//! The closed lists of the wire: kinds of frames, codes of refusals, flags.
+
+/// What a frame says, and who may say it. Numbers are for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// Replica to shard: a run of `count` FRAGMENT frames follows, from `seq` on.
+    Push = 1,
+    /// Replica to shard: one record of the push announced before.
+    Fragment = 2,
+    /// Shard to replica: `count` records from `seq` on have been settled.
+    Ack = 3,
+    /// Shard to replica: `count` records from `seq` on were refused, with a [`Code`] in `aux`.
+    Refuse = 4,
+    /// Replica to shard: send what changed after LSN `version`; `seq` numbers the request.
+    Fetch = 5,
+    /// Shard to replica: the parameters of one fragment.
+    Parameters = 6,
+    /// Shard to replica: the fetch numbered `seq` is complete.
+    Fetched = 7,
+    /// Either way: answer with PONG and the same `seq`.
+    Ping = 8,
+    /// Either way: the answer to PING.
+    Pong = 9,
+    /// Either way: the sender gives up on this stream; `aux` has a code, the payload the words.
+    Error = 10,
+    /// Either way: the sender is done and closes in good order.
+    Bye = 11,
+}
+
+impl Kind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [Self; 11] = [
+        Self::Push,
+        Self::Fragment,
+        Self::Ack,
+        Self::Refuse,
+        Self::Fetch,
+        Self::Parameters,
+        Self::Fetched,
+        Self::Ping,
+        Self::Pong,
+        Self::Error,
+        Self::Bye,
+    ];
+
+    /// The kind with this number, if there is one.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The name in capitals, as documents and messages write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Push => "PUSH",
+            Self::Fragment => "FRAGMENT",
+            Self::Ack => "ACK",
+            Self::Refuse => "REFUSE",
+            Self::Fetch => "FETCH",
+            Self::Parameters => "PARAMETERS",
+            Self::Fetched => "FETCHED",
+            Self::Ping => "PING",
+            Self::Pong => "PONG",
+            Self::Error => "ERROR",
+            Self::Bye => "BYE",
+        }
+    }
+
+    /// Whether a replica sends this kind to a shard.
+    #[must_use]
+    pub fn is_for_shard(self) -> bool {
+        !matches!(self, Self::Ack | Self::Refuse | Self::Parameters | Self::Fetched)
+    }
+
+    /// Whether a shard sends this kind to a replica.
+    #[must_use]
+    pub fn is_for_replica(self) -> bool {
+        !matches!(self, Self::Push | Self::Fragment | Self::Fetch)
+    }
+
+    /// Whether the payload holds array elements, which have a limit of their own.
+    #[must_use]
+    pub fn carries_elements(self) -> bool {
+        matches!(self, Self::Fragment | Self::Parameters)
+    }
+
+    /// The flags this kind may carry. A flag is an instruction: one that is not known is an error.
+    #[must_use]
+    pub fn flags_known(self) -> u32 {
+        match self {
+            Self::Ack => FLAG_PUSH_COMPLETE,
+            _ => 0,
+        }
+    }
+}
+
+/// In an ACK: every record of the push has its answer.
+pub const FLAG_PUSH_COMPLETE: u32 = 1;
+
+/// Why a record or a push was refused. Nothing of a refused record was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Code {
+    /// The gradient, times the scale, holds NaN or Inf.
+    NonFinite = 1,
+    /// The optimizer's result would hold NaN or Inf.
+    ResultNonFinite = 2,
+    /// The payload has not the length of the fragment.
+    Length = 3,
+    /// The shard has no such fragment.
+    Fragment = 4,
+    /// The shard does not read this dtype or codec.
+    Unsupported = 5,
+    /// A newer incarnation of the replica lives.
+    Fenced = 6,
+    /// The shard does not know what this replica has pushed before.
+    UnknownState = 7,
+    /// The record is too far above the first incomplete one.
+    Window = 8,
+    /// Readers pin too many copies; nothing was applied, try again.
+    StoreFull = 9,
+    /// The policy said no; the words say why.
+    Policy = 10,
+}
+
+impl Code {
+    /// Every code, in the order of its number.
+    pub const ALL: [Self; 10] = [
+        Self::NonFinite,
+        Self::ResultNonFinite,
+        Self::Length,
+        Self::Fragment,
+        Self::Unsupported,
+        Self::Fenced,
+        Self::UnknownState,
+        Self::Window,
+        Self::StoreFull,
+        Self::Policy,
+    ];
+
+    /// The number on the wire.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The name of the constant that the binding exports, without its prefix.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NonFinite => "NON_FINITE",
+            Self::ResultNonFinite => "RESULT_NON_FINITE",
+            Self::Length => "LENGTH",
+            Self::Fragment => "FRAGMENT",
+            Self::Unsupported => "UNSUPPORTED",
+            Self::Fenced => "FENCED",
+            Self::UnknownState => "UNKNOWN_STATE",
+            Self::Window => "WINDOW",
+            Self::StoreFull => "STORE_FULL",
+            Self::Policy => "POLICY",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_places_agree() {
+        for (place, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place + 1);
+            assert_eq!(Kind::from_number(kind as u8), Some(kind));
+            assert!(kind.is_for_shard() || kind.is_for_replica(), "{} is for nobody", kind.name());
+        }
+        for number in [0, 12, 255] {
+            assert_eq!(Kind::from_number(number), None);
+        }
+        for (place, code) in Code::ALL.into_iter().enumerate() {
+            assert_eq!(code.number() as usize, place + 1);
+        }
+    }
+}

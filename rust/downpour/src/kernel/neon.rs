@@ -1,0 +1,26 @@
+//! NEON: the token and the one `unsafe` call it allows.
+
+use super::Kernel;
+
+/// Proof that this CPU has NEON. Made only by [`Neon::new`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neon(());
+
+impl Neon {
+    /// A token, if the CPU (and the operating system) support it.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let present = std::arch::is_aarch64_feature_detected!("neon");
+        present.then_some(Self(()))
+    }
+
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "neon")]
+        fn shell<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run()
+        }
+        // SAFETY: `self` exists only if `new` found every feature that `shell` enables.
+        unsafe { shell(kernel) }
+    }
+}

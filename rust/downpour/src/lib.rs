@@ -1,0 +1,9 @@
+//! The pure core of pydownpour: no Python, no I/O.
+pub mod checksum;
+pub mod dedupe;
+pub mod frame;
+pub mod inlet;
+pub mod kernel;
+pub mod optimizer;
+pub mod shard;
+pub mod store;

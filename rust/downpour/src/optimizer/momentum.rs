@@ -1,0 +1,48 @@
+//! Momentum and Nesterov momentum, as torch defines them (no dampening):
+//!
+//! ```text
+//! b = momentum * b + g
+//! p = p - lr * b                     nesterov = 0
+//! p = p - lr * (g + momentum * b)    nesterov = 1
+//! ```
+//!
+//! The first `b` is `g`, because `b` starts at zero.
+//!
+//! Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum in
+//! deep learning", ICML 2013. Deviation: `lr` multiplies the buffer when it is used, not when it
+//! is filled, so that changing `lr` acts at once.
+
+use super::OptimizerError;
+use super::number::{Bound, Number, Numbers};
+use super::rule::{Correction, Rule};
+
+#[derive(Clone, Copy)]
+pub(super) struct Momentum {
+    lr: f32,
+    momentum: f32,
+    nesterov: bool,
+}
+
+impl Rule<1> for Momentum {
+    const NAME: &'static str = "momentum";
+    const NUMBERS: &'static [Number] = &[
+        Number::new("lr", Bound::Positive),
+        Number::new("momentum", Bound::Fraction),
+        Number::new("nesterov", Bound::Flag),
+    ];
+
+    fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
+        Ok(Self {
+            lr: numbers.single("lr"),
+            momentum: numbers.single("momentum"),
+            nesterov: numbers.double("nesterov") > 0.5,
+        })
+    }
+
+    #[inline(always)]
+    fn update(self, _: Correction, p: f32, g: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
+        let b = self.momentum * b + g;
+        let direction = if self.nesterov { g + self.momentum * b } else { b };
+        (p - self.lr * direction, [b])
+    }
+}

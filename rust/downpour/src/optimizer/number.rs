@@ -1,0 +1,129 @@
+//! The numbers of a part: their names, their bounds, and reading them strictly.
+
+use std::collections::BTreeMap;
+
+use super::OptimizerError;
+
+/// What values a number may take. Checked before and after rounding to f32, so that a tiny
+/// positive step size cannot silently become zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    Positive,
+    NotNegative,
+    /// At least 0 and less than 1.
+    Fraction,
+    Flag,
+}
+
+impl Bound {
+    fn holds(self, value: f64) -> bool {
+        value.is_finite()
+            && match self {
+                Self::Positive => value > 0.0,
+                Self::NotNegative => value >= 0.0,
+                Self::Fraction => (0.0..1.0).contains(&value),
+                Self::Flag => value.to_bits() == 0 || value.to_bits() == 1.0_f64.to_bits(),
+            }
+    }
+
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Positive => "a finite f32 > 0",
+            Self::NotNegative => "a finite f32 >= 0",
+            Self::Fraction => "in [0, 1) as f32",
+            Self::Flag => "0 or 1",
+        }
+    }
+}
+
+/// One number a part takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Number {
+    pub name: &'static str,
+    pub bound: Bound,
+}
+
+impl Number {
+    pub(crate) const fn new(name: &'static str, bound: Bound) -> Self {
+        Self { name, bound }
+    }
+}
+
+/// All numbers of a part, each present and within its bound.
+#[derive(Debug)]
+pub(crate) struct Numbers(Vec<(&'static str, f64)>);
+
+impl Numbers {
+    /// Read exactly the `wanted` numbers from `given`.
+    pub(crate) fn read(
+        part: &str,
+        wanted: &[Number],
+        given: &BTreeMap<String, f64>,
+    ) -> Result<Self, OptimizerError> {
+        if let Some(name) = given.keys().find(|name| !wanted.iter().any(|n| n.name == *name)) {
+            let known = wanted.iter().map(|number| number.name).collect::<Vec<_>>().join(", ");
+            let (part, name) = (part.to_owned(), name.clone());
+            return Err(OptimizerError::UnknownNumber { part, name, known });
+        }
+        let mut read = Vec::with_capacity(wanted.len());
+        for &Number { name, bound } in wanted {
+            let part = part.to_owned();
+            let Some(&value) = given.get(name) else {
+                return Err(OptimizerError::MissingNumber { part, name, bound: bound.words() });
+            };
+            if !bound.holds(value) || !bound.holds(f64::from(single(value))) {
+                let bound = bound.words();
+                return Err(OptimizerError::OutOfRange { part, name, value, bound });
+            }
+            read.push((name, value));
+        }
+        Ok(Self(read))
+    }
+
+    /// The number `name`, which the part's own table names.
+    pub(crate) fn double(&self, name: &str) -> f64 {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found.unwrap_or_else(|| panic!("{name} is not in this part's table")).1
+    }
+
+    pub(crate) fn single(&self, name: &str) -> f32 {
+        single(self.double(name))
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "numbers are rounded to f32 here, once")]
+pub(crate) fn single(value: f64) -> f32 {
+    value as f32
+}
+
+/// `base` to the power `exponent`, by repeated squaring: the same bits on every machine, which
+/// the platform's `pow` does not promise.
+pub(crate) fn power(mut base: f64, mut exponent: u64) -> f64 {
+    let mut result = 1.0;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result *= base;
+        }
+        base *= base;
+        exponent >>= 1;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bound, power};
+
+    #[test]
+    fn power_by_squaring() {
+        assert!((power(0.9, 0) - 1.0).abs() < f64::EPSILON);
+        assert!((power(0.999, 1000) - 0.999_f64.powf(1000.0)).abs() < 1e-13);
+        assert!(power(0.999, u64::MAX) < f64::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn flags_are_exactly_zero_or_one() {
+        assert!(Bound::Flag.holds(0.0) && Bound::Flag.holds(1.0));
+        assert!(!Bound::Flag.holds(0.5) && !Bound::Flag.holds(-0.0) && !Bound::Flag.holds(2.0));
+    }
+}

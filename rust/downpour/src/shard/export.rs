@@ -1,0 +1,187 @@
+//! The ledger as bytes: LSN, fragment versions, and who has had what applied.
+//!
+//! # Layout
+//! Little-endian:
+//!
+//! ```text
+//! off  size  field
+//!  0    4    magic "PDL1"
+//!  4    1    version 1, then three zeros
+//!  8   24    len, stripe_len, fragment_len
+//! 32    8    LSN
+//! 40    4    fragments
+//! 44    4    replicas
+//! 48   16    for each fragment: version, LSN of its last record
+//!  .  164    for each replica, ascending: see dedupe
+//!  .    4    CRC-32C of everything before
+//! ```
+//!
+//! The parameters travel beside it: an export belongs to the planes read at the same LSN.
+
+use std::sync::PoisonError;
+
+use super::Shard;
+use crate::checksum::crc32c;
+use crate::dedupe::{ENTRY_SIZE, Ledger, LedgerError};
+use crate::store::StoreError;
+
+const MAGIC: [u8; 4] = *b"PDL1";
+const VERSION: u8 = 1;
+const HEAD_SIZE: usize = 48;
+const CRC_SIZE: usize = 4;
+
+/// Why an exported ledger was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The bytes are wrong.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The store is in use already.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What the bytes say, once they were checked.
+struct Parsed {
+    lsn: u64,
+    versions: Vec<u64>,
+    lsns: Vec<u64>,
+    ledger: Ledger,
+}
+
+impl Shard {
+    /// LSN, fragment versions and dedupe windows at one moment between two records.
+    ///
+    /// Waits for records that are being applied and holds new ones back while it copies.
+    #[must_use]
+    pub fn export_ledger(&self) -> Vec<u8> {
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let store = self.store();
+        let ledger = self.ledger.encode();
+        let fragments = store.fragments();
+        let mut bytes =
+            Vec::with_capacity(HEAD_SIZE + 16 * fragments + ledger.len() + CRC_SIZE);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&[VERSION, 0, 0, 0]);
+        let geometry = store.geometry();
+        for length in [geometry.len, geometry.stripe_len, geometry.fragment_len] {
+            bytes.extend_from_slice(&(length as u64).to_le_bytes());
+        }
+        bytes.extend_from_slice(&store.lsn().to_le_bytes());
+        for count in [fragments, ledger.len() / ENTRY_SIZE] {
+            let count = u32::try_from(count).expect("fragments and replicas have 32-bit numbers");
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        for fragment in 0..fragments {
+            bytes.extend_from_slice(&store.version(fragment).to_le_bytes());
+            bytes.extend_from_slice(&store.fragment_lsn(fragment).to_le_bytes());
+        }
+        bytes.extend_from_slice(&ledger);
+        let crc = crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Take an exported ledger in place of this shard's empty one.
+    ///
+    /// # Errors
+    /// [`ImportError::Ledger`] if the bytes are damaged, of another version or another shard;
+    /// [`ImportError::Store`] after the first record. Nothing was changed.
+    pub fn import_ledger(&self, bytes: &[u8]) -> Result<(), ImportError> {
+        let parsed = self.parse(bytes)?;
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.store().restore(parsed.lsn, &parsed.versions, &parsed.lsns)?;
+        self.ledger.replace(parsed.ledger);
+        Ok(())
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Result<Parsed, LedgerError> {
+        let short = LedgerError::Size { actual: bytes.len(), expected: HEAD_SIZE + CRC_SIZE };
+        let (body, stored) = bytes.split_last_chunk::<CRC_SIZE>().ok_or(short)?;
+        if body.len() < HEAD_SIZE {
+            return Err(short);
+        }
+        if body[..4] != MAGIC {
+            let (found, expected) = (u32_at(body, 0), u32::from_le_bytes(MAGIC));
+            return Err(LedgerError::Magic { found, expected });
+        }
+        let (stored, computed) = (u32::from_le_bytes(*stored), crc32c(body));
+        if stored != computed {
+            return Err(LedgerError::Checksum { stored, computed });
+        }
+        if body[4] != VERSION {
+            return Err(LedgerError::Version { found: body[4], expected: VERSION });
+        }
+        if body[5..8] != [0; 3] {
+            return Err(LedgerError::Inconsistent { what: "reserved bytes", offset: 5 });
+        }
+        self.compare_geometry(body)?;
+        let (lsn, fragments) = (u64_at(body, 32), u32_at(body, 40) as usize);
+        if fragments != self.store().fragments() {
+            return Err(LedgerError::Inconsistent { what: "the number of fragments", offset: 40 });
+        }
+        // Both counts are compared with the bytes that are there before anything is allocated.
+        let replicas_at = HEAD_SIZE + 16 * fragments;
+        let expected = (u32_at(body, 44) as usize)
+            .checked_mul(ENTRY_SIZE)
+            .and_then(|size| size.checked_add(replicas_at))
+            .unwrap_or(usize::MAX);
+        if body.len() != expected {
+            let expected = expected.saturating_add(CRC_SIZE);
+            return Err(LedgerError::Size { actual: bytes.len(), expected });
+        }
+        let (versions, lsns) = parse_fragments(body, fragments, lsn)?;
+        let ledger = Ledger::decode(&body[replicas_at..], replicas_at, lsn)?;
+        Ok(Parsed { lsn, versions, lsns, ledger })
+    }
+
+    fn compare_geometry(&self, body: &[u8]) -> Result<(), LedgerError> {
+        let [len, stripe_len, fragment_len] = [8, 16, 24].map(|at| u64_at(body, at));
+        let own = self.store().geometry();
+        let [expected_len, expected_stripe_len, expected_fragment_len] =
+            [own.len, own.stripe_len, own.fragment_len].map(|length| length as u64);
+        if (len, stripe_len, fragment_len)
+            == (expected_len, expected_stripe_len, expected_fragment_len)
+        {
+            return Ok(());
+        }
+        Err(LedgerError::Geometry {
+            len,
+            stripe_len,
+            fragment_len,
+            expected_len,
+            expected_stripe_len,
+            expected_fragment_len,
+        })
+    }
+}
+
+/// Versions and LSNs of all fragments; every record has one LSN, so neither passes the shard's.
+fn parse_fragments(
+    body: &[u8],
+    fragments: usize,
+    lsn: u64,
+) -> Result<(Vec<u64>, Vec<u64>), LedgerError> {
+    let mut versions = Vec::with_capacity(fragments);
+    let mut lsns = Vec::with_capacity(fragments);
+    for fragment in 0..fragments {
+        let offset = HEAD_SIZE + 16 * fragment;
+        let (version, last) = (u64_at(body, offset), u64_at(body, offset + 8));
+        if version > last || last > lsn || (version == 0) != (last == 0) {
+            return Err(LedgerError::Inconsistent { what: "a fragment's version", offset });
+        }
+        versions.push(version);
+        lsns.push(last);
+    }
+    Ok((versions, lsns))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}

@@ -1,0 +1,139 @@
+//! What a fetch sends: headers, and the published stripes themselves.
+//!
+//! A stripe is pinned and handed out as it is; its checksum was computed when somebody first
+//! asked, and the fragment's is combined from its stripes' without reading a byte. Only fragments
+//! so small that a scatter list costs more than a copy are gathered.
+
+use std::sync::PoisonError;
+
+use super::Shard;
+use crate::checksum::Combiner;
+use crate::frame::{HEADER_SIZE, Header, Kind};
+use crate::kernel::DType;
+use crate::store::{Pinned, PinnedFragment};
+
+/// Fragments of at most this many bytes are copied behind their header: about what the kernel and
+/// the interpreter spend on one more element of a scatter list, in bytes copied.
+pub const GATHER_SIZE: usize = 16 * 1024;
+
+const ELEMENT_SIZE: usize = size_of::<f32>();
+
+/// A part of the byte stream of a fetch.
+#[derive(Debug)]
+pub enum Piece {
+    /// Headers, and small fragments behind theirs.
+    Bytes(Vec<u8>),
+    /// The parameters of a stripe, pinned.
+    Stripe(Pinned),
+}
+
+/// Some consecutive frames of a fetch.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// To be sent in order.
+    pub pieces: Vec<Piece>,
+    /// Frames in the pieces.
+    pub frames: usize,
+    /// Bytes in the pieces.
+    pub size: usize,
+    /// The first fragment that was not looked at; the number of fragments when done.
+    pub cursor: usize,
+}
+
+impl Shard {
+    /// PARAMETERS frames of the fragments from `cursor` on whose last record is later than
+    /// `since`, until they are `size_max` bytes or more, or the end is reached.
+    ///
+    /// `since` 0 means that the asker has nothing: every fragment is sent, pushed into or not.
+    #[must_use]
+    pub fn parameter_frames(&self, since: u64, cursor: usize, size_max: usize) -> Batch {
+        let geometry = self.store().geometry();
+        let stripes = Joint::new(geometry.stripe_len, geometry.len);
+        let mut batch = Batch { cursor, ..Batch::default() };
+        let fragments = self.store().fragments();
+        while batch.cursor < fragments && (batch.frames == 0 || batch.size < size_max) {
+            let fragment = batch.cursor;
+            if since == 0 || self.store().fragment_lsn(fragment) > since {
+                self.add_frame(&mut batch, fragment, &stripes);
+            }
+            batch.cursor += 1;
+        }
+        batch
+    }
+
+    /// A fragment between two of its records: never half of an update.
+    fn pin_whole(&self, fragment: usize) -> PinnedFragment {
+        let pinned = self.store().pin_fragment(fragment);
+        if pinned.whole {
+            return pinned;
+        }
+        // Writers on other threads were faster every time: hold records back for one look.
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.store().pin_fragment(fragment)
+    }
+
+    fn add_frame(&self, batch: &mut Batch, fragment: usize, joint: &Joint) {
+        let pinned = self.pin_whole(fragment);
+        let size = pinned.stripes.iter().map(|p| size_of_val(p.parameters())).sum();
+        let header = Header {
+            dtype: DType::F32 as u8,
+            // The store numbers its fragments with 32 bits.
+            fragment: u32::try_from(fragment).unwrap_or(u32::MAX),
+            seq: pinned.lsn,
+            version: pinned.version,
+            length: size as u64,
+            payload_crc: joint.crc32c(&pinned.stripes),
+            ..Header::new(Kind::Parameters)
+        };
+        let bytes = batch.bytes(HEADER_SIZE + if size <= GATHER_SIZE { size } else { 0 });
+        bytes.extend_from_slice(&header.encode());
+        if size <= GATHER_SIZE {
+            for stripe in &pinned.stripes {
+                bytes.extend_from_slice(bytemuck::cast_slice(stripe.parameters()));
+            }
+        } else {
+            batch.pieces.extend(pinned.stripes.into_iter().map(Piece::Stripe));
+        }
+        batch.frames += 1;
+        batch.size += HEADER_SIZE + size;
+    }
+}
+
+impl Batch {
+    /// The bytes at the end, with room for `size` more.
+    fn bytes(&mut self, size: usize) -> &mut Vec<u8> {
+        if !matches!(self.pieces.last(), Some(Piece::Bytes(_))) {
+            self.pieces.push(Piece::Bytes(Vec::with_capacity(size)));
+        }
+        match self.pieces.last_mut() {
+            Some(Piece::Bytes(bytes)) => bytes,
+            _ => unreachable!("bytes were pushed last"),
+        }
+    }
+}
+
+/// Combines the checksums of neighbouring stripes.
+struct Joint {
+    whole: Combiner,
+    /// The shard's last stripe may be shorter.
+    last: Combiner,
+}
+
+impl Joint {
+    fn new(stripe_len: usize, len: usize) -> Self {
+        let rest = len % stripe_len;
+        let whole = Combiner::new(stripe_len * ELEMENT_SIZE);
+        let last =
+            if rest == 0 { whole.clone() } else { Combiner::new(rest * ELEMENT_SIZE) };
+        Self { whole, last }
+    }
+
+    fn crc32c(&self, stripes: &[Pinned]) -> u32 {
+        stripes.iter().fold(0, |crc, stripe| {
+            let size = size_of_val(stripe.parameters());
+            let combiner = if size == self.whole.len() { &self.whole } else { &self.last };
+            debug_assert_eq!(combiner.len(), size);
+            combiner.combine(crc, stripe.crc32c())
+        })
+    }
+}

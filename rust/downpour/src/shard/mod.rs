@@ -1,0 +1,199 @@
+//! A store and the memory of who has pushed into it: what a shard must never lose together.
+//!
+//! The store applies records and knows nobody; the ledger knows everybody and applies nothing.
+//! [`Shard::settle`] is the one place where a record meets both: it is judged, applied and marked
+//! under the lock of its replica's entry, so nobody can see it applied and not marked.
+//!
+//! # Ordering
+//! Three locks, always taken in this order: the gate (shared by records, exclusive for an
+//! export), a replica's entry, and whatever the store does inside. An export therefore sees no
+//! record half settled. Records of different replicas hold different entries and meet only in the
+//! store.
+
+mod export;
+mod fetch;
+
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use crate::dedupe::{Claim, Entry, Ledger, Run, Verdict, lock};
+use crate::frame::Code;
+use crate::kernel::{DType, Gradient};
+use crate::store::{Applied, ApplyError, Store};
+
+pub use export::ImportError;
+pub use fetch::{Batch, GATHER_SIZE, Piece};
+
+/// One record as it arrived: identity, place, elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Who pushes.
+    pub replica: u32,
+    /// Which life of the replica.
+    pub incarnation: u32,
+    /// The record's number.
+    pub seq: u64,
+    /// Which fragment of the store.
+    pub fragment: u32,
+    /// The fragment's version that the replica computed its gradient from.
+    pub base_version: u64,
+    /// The dtype code of the payload, unchecked.
+    pub dtype: u8,
+    /// The codec of the payload, unchecked.
+    pub codec: u8,
+    /// The elements' bytes; they need no alignment.
+    pub payload: &'a [u8],
+    /// Multiplies the gradient.
+    pub scale: f32,
+}
+
+/// The definite good answers to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Applied now.
+    Applied {
+        /// The record's log sequence number.
+        lsn: u64,
+        /// Version at apply minus base version; 0 for a base from the future.
+        staleness: u64,
+    },
+    /// Applied before; nothing was done.
+    Duplicate {
+        /// LSN of the replica's last applied record, at or above this one's.
+        lsn: u64,
+    },
+}
+
+/// The definite bad answer to a record. Nothing of it was applied; it may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub code: Code,
+    /// Non-finite elements, where that is why.
+    pub count: u64,
+    /// The first of them within the fragment.
+    pub first_index: Option<u64>,
+}
+
+impl Refused {
+    fn because(code: Code) -> Self {
+        Self { code, count: 0, first_index: None }
+    }
+}
+
+impl From<ApplyError> for Refused {
+    fn from(error: ApplyError) -> Self {
+        let non_finite = |code, count: usize, first_index: usize| Self {
+            code,
+            count: count as u64,
+            first_index: Some(first_index as u64),
+        };
+        match error {
+            ApplyError::NonFinite { count, first_index } => {
+                non_finite(Code::NonFinite, count, first_index)
+            }
+            ApplyError::ResultNonFinite { count, first_index } => {
+                non_finite(Code::ResultNonFinite, count, first_index)
+            }
+            ApplyError::Length { .. } => Self::because(Code::Length),
+            ApplyError::Fragment { .. } => Self::because(Code::Fragment),
+            ApplyError::Full { .. } => Self::because(Code::StoreFull),
+        }
+    }
+}
+
+/// A store, its ledger, and the gate between records and exports.
+#[derive(Debug)]
+pub struct Shard {
+    store: Arc<Store>,
+    ledger: Ledger,
+    gate: RwLock<()>,
+}
+
+impl Shard {
+    /// Around a store nobody has pushed into.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        Self { store: Arc::new(store), ledger: Ledger::default(), gate: RwLock::new(()) }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Elements of a fragment, which are fewer in the last one; `None` beyond the end.
+    #[must_use]
+    pub fn fragment_len(&self, fragment: usize) -> Option<usize> {
+        let range = self.store.geometry().fragment_range(fragment);
+        (!range.is_empty()).then_some(range.len())
+    }
+
+    /// Judge a run before its records arrive; see [`Ledger::admit`].
+    #[must_use]
+    pub fn admit(&self, run: &Run) -> Verdict {
+        let _open = self.enter();
+        self.ledger.admit(run)
+    }
+
+    /// Refuse older incarnations for ever.
+    pub fn fence(&self, replica: u32, incarnation: u32) {
+        let _open = self.enter();
+        self.ledger.fence(replica, incarnation);
+    }
+
+    /// What is remembered of a replica.
+    #[must_use]
+    pub fn find(&self, replica: u32) -> Option<Entry> {
+        self.ledger.find(replica)
+    }
+
+    /// Apply a record that has no identity.
+    ///
+    /// # Errors
+    /// [`ApplyError`]; nothing was applied.
+    pub fn apply(
+        &self,
+        fragment: usize,
+        gradient: Gradient<'_>,
+        scale: f32,
+    ) -> Result<Applied, ApplyError> {
+        let _open = self.enter();
+        self.store.apply(fragment, gradient, scale)
+    }
+
+    /// Judge, apply and mark one record.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing was applied and nothing was marked.
+    pub fn settle(&self, record: &Record<'_>) -> Result<Outcome, Refused> {
+        let _open = self.enter();
+        let entry =
+            self.ledger.entry(record.replica).ok_or(Refused::because(Code::UnknownState))?;
+        let mut entry = lock(&entry);
+        match entry.claim(record.incarnation, record.seq) {
+            Claim::New => {}
+            Claim::Done => return Ok(Outcome::Duplicate { lsn: entry.last_lsn() }),
+            Claim::Fenced => return Err(Refused::because(Code::Fenced)),
+            Claim::Unknown => return Err(Refused::because(Code::UnknownState)),
+            Claim::Window => return Err(Refused::because(Code::Window)),
+        }
+        let dtype = match (record.codec, DType::try_from(record.dtype)) {
+            (0, Ok(dtype)) => dtype,
+            _ => return Err(Refused::because(Code::Unsupported)),
+        };
+        let gradient = Gradient::from_bytes(record.payload, dtype)
+            .map_err(|_| Refused::because(Code::Length))?;
+        let applied = self.store.apply(record.fragment as usize, gradient, record.scale)?;
+        entry.complete(record.seq, applied.lsn);
+        Ok(Outcome::Applied {
+            lsn: applied.lsn,
+            staleness: applied.version_before.saturating_sub(record.base_version),
+        })
+    }
+
+    /// Pass the gate with the records.
+    fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}

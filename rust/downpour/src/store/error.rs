@@ -1,0 +1,52 @@
+//! What can go wrong, with numbers.
+
+use thiserror::Error;
+
+/// A store cannot be made, loaded or read as asked. Nothing changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    #[error("len is {len}; a store needs 1 to {len_max} elements")]
+    Len { len: usize, len_max: usize },
+    #[error("stripe_len is {stripe_len}; it must be a positive multiple of {unit} elements")]
+    StripeLen { stripe_len: usize, unit: usize },
+    #[error("fragment_len is {fragment_len}; it must be a positive multiple of stripe_len {stripe_len}")]
+    FragmentLen { fragment_len: usize, stripe_len: usize },
+    #[error("{name} is {value}, must be {bound}")]
+    Tuning { name: &'static str, value: usize, bound: &'static str },
+    #[error("cannot allocate {bytes} bytes for the stripes; use more shards or a smaller model")]
+    Memory { bytes: usize },
+    #[error("plane {plane} does not exist; this store has planes 0 to {last}")]
+    Plane { plane: usize, last: usize },
+    #[error("elements {start} to {stop} are not inside the store's {len}")]
+    Range { start: usize, stop: usize, len: usize },
+    #[error("the store has applied records (LSN {lsn}); load planes and restore before the first")]
+    Sealed { lsn: u64 },
+    #[error("{name} has {actual} entries, the store has {expected} fragments")]
+    Fragments { name: &'static str, actual: usize, expected: usize },
+    #[error("fragment {fragment} has LSN {fragment_lsn}, above the store's LSN {lsn}")]
+    Lsn { fragment: usize, fragment_lsn: u64, lsn: u64 },
+}
+
+/// A record was refused. Parameters, state, version and LSN are as before, bit for bit.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// The gradient times the scale, rounded to f32, holds NaN or infinity.
+    #[error("gradient has {count} non-finite elements, the first at {first_index}")]
+    NonFinite { count: usize, first_index: usize },
+    /// The gradient is finite, but the new parameters or optimizer state would not be.
+    #[error(
+        "the update would make {count} elements non-finite, the first at {first_index}; the \
+         gradient or the step size is too large"
+    )]
+    ResultNonFinite { count: usize, first_index: usize },
+    #[error("gradient has {actual} elements, the fragment has {expected}")]
+    Length { expected: usize, actual: usize },
+    #[error("fragment {fragment} does not exist; this store has {fragments}")]
+    Fragment { fragment: usize, fragments: usize },
+    /// No room for another copy of a stripe (readers hold too many old ones), or for another
+    /// waiting record. Retry when readers have let go.
+    #[error("no room: {used} of {limit} {what} are in use; retry when readers or writers let go")]
+    Full { what: &'static str, used: usize, limit: usize },
+}

@@ -1,0 +1,147 @@
+//! Setting and copying planes: initial values, restoring, reading out.
+
+use super::sync::Ordering;
+use super::{Store, StoreError};
+
+impl Store {
+    /// Set elements `start..start + values.len()` of a plane (0 = parameters, then state).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if there is no such plane or range, after the first record, or if memory for
+    /// copies is short (some stripes may have been set then).
+    pub fn load_plane(
+        &self,
+        plane: usize,
+        start: usize,
+        values: &[f32],
+    ) -> Result<(), StoreError> {
+        self.expect_range(plane, start, values.len())?;
+        let stop = start + values.len();
+        let mut stripe = start / self.geometry.stripe_len;
+        while stripe < self.stripes() && self.geometry.stripe_range(stripe).start < stop {
+            let range = self.geometry.stripe_range(stripe);
+            let (from, to) = (range.start.max(start), range.end.min(stop));
+            let part = &values[from - start..to - start];
+            self.rewrite(stripe, |planes| {
+                let offset = plane * self.stride + from - range.start;
+                planes[offset..offset + part.len()].copy_from_slice(part);
+            })?;
+            stripe += 1;
+        }
+        Ok(())
+    }
+
+    /// Copy elements `start..start + target.len()` of a plane, stripe by stripe.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if there is no such plane or range; nothing is written then.
+    pub fn read_plane(
+        &self,
+        plane: usize,
+        start: usize,
+        target: &mut [f32],
+    ) -> Result<(), StoreError> {
+        self.expect_range(plane, start, target.len())?;
+        let mut at = start;
+        let mut rest = target;
+        while !rest.is_empty() {
+            let stripe = at / self.geometry.stripe_len;
+            let range = self.geometry.stripe_range(stripe);
+            let (part, after) = rest.split_at_mut(rest.len().min(range.end - at));
+            let held = self.words.acquire(stripe);
+            let offset = plane * self.stride + at - range.start;
+            let planes = self.words.arena().planes(&held);
+            part.copy_from_slice(&planes[offset..offset + part.len()]);
+            self.words.release(held);
+            at += part.len();
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Continue where an earlier store ended: its LSN, and every fragment's version and LSN.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] after the first record, or if the numbers cannot belong to this store;
+    /// nothing changes then.
+    pub fn restore(
+        &self,
+        lsn: u64,
+        versions: &[u64],
+        fragment_lsns: &[u64],
+    ) -> Result<(), StoreError> {
+        let expected = self.fragments();
+        for (name, values) in [("versions", versions), ("fragment_lsns", fragment_lsns)] {
+            if values.len() != expected {
+                let actual = values.len();
+                return Err(StoreError::Fragments { name, actual, expected });
+            }
+        }
+        if let Some(fragment) = fragment_lsns.iter().position(|&its| its > lsn) {
+            let fragment_lsn = fragment_lsns[fragment];
+            return Err(StoreError::Lsn { fragment, fragment_lsn, lsn });
+        }
+        self.expect_unsealed()?;
+        // ORDERING: Release, paired with the Acquire in `Store::lsn`.
+        self.lsn.store(lsn, Ordering::Release);
+        for (fragment, (&version, &lsn)) in versions.iter().zip(fragment_lsns).enumerate() {
+            self.claimed(fragment, |shared| shared.restore(version, lsn));
+        }
+        Ok(())
+    }
+
+    /// Write what the optimizer's state is before the first update.
+    pub(super) fn fill_initial_state(&self) -> Result<(), StoreError> {
+        let initial: Vec<f32> =
+            (0..self.optimizer.planes()).map(|plane| self.optimizer.initial(plane)).collect();
+        if initial.iter().all(|value| value.to_bits() == 0) {
+            return Ok(()); // Blocks come zeroed, and their pages stay untouched.
+        }
+        for stripe in 0..self.stripes() {
+            self.rewrite(stripe, |planes| {
+                for (plane, value) in planes.chunks_exact_mut(self.stride).skip(1).zip(&initial) {
+                    plane.fill(*value);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Publish a changed copy of a stripe that counts as no update.
+    fn rewrite(&self, stripe: usize, change: impl FnOnce(&mut [f32])) -> Result<(), StoreError> {
+        let fragment = stripe * self.geometry.stripe_len / self.geometry.fragment_len;
+        self.claimed(fragment, |_| {
+            self.expect_unsealed()?;
+            let bytes = self.words.arena().block_bytes();
+            let mut fresh = self.words.arena().take().ok_or(StoreError::Memory { bytes })?;
+            let held = self.words.acquire(stripe);
+            fresh.planes_mut().copy_from_slice(self.words.arena().planes(&held));
+            self.words.release(held);
+            change(fresh.planes_mut());
+            self.words.publish(stripe, fresh);
+            Ok(())
+        })
+    }
+
+    fn expect_unsealed(&self) -> Result<(), StoreError> {
+        if self.sealed.load(Ordering::Relaxed) {
+            return Err(StoreError::Sealed { lsn: self.lsn() });
+        }
+        Ok(())
+    }
+
+    fn expect_range(&self, plane: usize, start: usize, len: usize) -> Result<(), StoreError> {
+        let last = self.optimizer.planes();
+        if plane > last {
+            return Err(StoreError::Plane { plane, last });
+        }
+        let stop = start.saturating_add(len);
+        if stop > self.geometry.len {
+            return Err(StoreError::Range { start, stop, len: self.geometry.len });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! Where a store's bytes are.
+
+use super::Store;
+use super::fragment::Fragment;
+
+/// Bytes, by what they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The parameters.
+    pub parameters: usize,
+    /// The optimizer's state.
+    pub state: usize,
+    /// Blocks ready for the next records.
+    pub spare: usize,
+    /// Counters, words, links, and what rounding stripes up to whole blocks costs.
+    pub table: usize,
+    /// Old blocks that readers still hold, and blocks of records being applied now.
+    pub pinned: usize,
+}
+
+impl Store {
+    /// Where the bytes are now. Counters are read one after the other, so under load the sum is
+    /// approximate.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        let arena = self.words.arena();
+        let block = arena.block_bytes();
+        let (spares, owned) = arena.counts();
+        let parameters = self.geometry.len * size_of::<f32>();
+        let state = parameters * self.optimizer.planes();
+        let rounding = self.stripes() * block - parameters - state;
+        let tables = arena.table_bytes()
+            + self.words.bytes()
+            + self.queue.bytes()
+            + self.fragments.len() * size_of::<Fragment>();
+        Memory {
+            parameters,
+            state,
+            spare: spares * block,
+            table: rounding + tables,
+            pinned: owned.saturating_sub(spares) * block,
+        }
+    }
+}

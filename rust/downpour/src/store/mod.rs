@@ -1,0 +1,216 @@
+//! A shard's parameters and optimizer state: published stripes, updated copy-on-write.
+//!
+//! # Theory
+//!
+//! A store's elements are cut in *stripes*; each stripe publishes an immutable, reference-counted
+//! block with its parameters and optimizer state (`block_words`). Readers take a reference with one
+//! atomic addition and read at leisure; nothing ever waits for them, and they wait for nobody.
+//!
+//! A *record* updates one *fragment*, a few consecutive stripes. Records of a fragment are applied
+//! one at a time in the order of their tickets (`fragment`): the new blocks are computed into spare
+//! ones, checked, and published only if the scaled gradient and every result are finite. So a record
+//! is applied whole or not at all, and the contents are a function of each fragment's order of
+//! records: threads, instruction sets and timing never change a bit.
+//!
+//! A reader may see stripe 0 of a record and not yet stripe 1: publishing is atomic a stripe.
+//! [`Store::pin_fragment`] and [`Store::snapshot`] say what they caught whole.
+//!
+//! # Ordering
+//!
+//! All atomics come through `sync`, each access names its partner, and `tests/loom_store.rs`
+//! explores the interleavings.
+//!
+//! # Limits
+//!
+//! See [`Tuning`]. Reaching one refuses that record and loses nothing.
+
+#[allow(unsafe_code, reason = "the memory of published blocks")]
+mod block;
+mod block_words;
+mod error;
+mod fragment;
+mod geometry;
+mod list;
+mod load;
+mod memory;
+mod pinned;
+mod queue;
+mod record;
+mod sync;
+mod ticket;
+
+use block::Arena;
+use block_words::Words;
+use fragment::Fragment;
+use queue::Queue;
+use sync::{AtomicBool, AtomicU64, Ordering};
+
+pub use error::{ApplyError, StoreError};
+pub use geometry::Geometry;
+pub use memory::Memory;
+pub use pinned::{Pinned, PinnedFragment, Snapshot};
+pub use queue::{Applied, Receipt};
+pub use ticket::{Outcome, Ticket};
+
+use crate::optimizer::Optimizer;
+
+/// Limits of a store, for tests and unusual machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Blocks that may exist beyond one a stripe, as whole copies of the store: what readers can
+    /// hold while records go on. 2: a snapshot being written, and slow fetches.
+    pub copies_max: usize,
+    /// Records that may wait in inboxes. 64 records of 256 KiB are 16 MiB.
+    pub queue_max: u16,
+    /// References taken from a word before a reader moves them to the block. 2^16 keeps the
+    /// (slower) move rare and is far below the 2^32 that fit.
+    pub fold_limit: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { copies_max: 2, queue_max: 64, fold_limit: 1 << 16 }
+    }
+}
+
+/// One shard's parameters and optimizer state. See the module's theory.
+///
+/// All methods take `&self` and may be called from any number of threads.
+pub struct Store {
+    geometry: Geometry,
+    optimizer: Optimizer,
+    stride: usize,
+    words: Words,
+    fragments: Box<[Fragment]>,
+    queue: Queue,
+    lsn: AtomicU64,
+    sealed: AtomicBool,
+}
+
+impl Store {
+    /// A store of zeros, with the optimizer's initial state and default limits.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the geometry is impossible or memory is short.
+    pub fn new(geometry: Geometry, optimizer: Optimizer) -> Result<Self, StoreError> {
+        Self::with_tuning(geometry, optimizer, Tuning::default())
+    }
+
+    /// The same with limits of your own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::new`]; [`StoreError::Tuning`] names a limit out of range.
+    pub fn with_tuning(
+        geometry: Geometry,
+        optimizer: Optimizer,
+        tuning: Tuning,
+    ) -> Result<Self, StoreError> {
+        let geometry = geometry.validate()?;
+        let Tuning { copies_max, queue_max, fold_limit } = tuning;
+        let refuse = |name, value, bound| Err(StoreError::Tuning { name, value, bound });
+        if !(1..=6).contains(&copies_max) {
+            return refuse("copies_max", copies_max, "1 to 6");
+        }
+        if queue_max == 0 {
+            return refuse("queue_max", 0, "at least 1");
+        }
+        if fold_limit == 0 || fold_limit > 1 << 30 {
+            return refuse("fold_limit", fold_limit as usize, "1 to 2^30");
+        }
+        let stripes = geometry.stripes();
+        let record = geometry.fragment_len.div_ceil(geometry.stripe_len).min(stripes);
+        let block_len = geometry.stride() * (1 + optimizer.planes());
+        // A record needs a spare for each of its stripes, and one as scratch for narrow types.
+        let copies = (copies_max * stripes).max(2 * (record + 1));
+        let spares_max = 2 * (record + 1);
+        let bytes = stripes.saturating_mul(block_len).saturating_mul(size_of::<f32>());
+        let arena = Arena::new(stripes, copies, block_len, spares_max)
+            .ok_or(StoreError::Memory { bytes })?;
+        let count = u32::try_from(stripes).map_err(|_| StoreError::Memory { bytes })?;
+        let store = Self {
+            geometry,
+            stride: geometry.stride(),
+            words: Words::new(arena, count, fold_limit),
+            fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
+            queue: Queue::new(queue_max),
+            lsn: AtomicU64::new(0),
+            sealed: AtomicBool::new(false),
+            optimizer,
+        };
+        store.fill_initial_state()?;
+        Ok(store)
+    }
+
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    #[must_use]
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    #[must_use]
+    pub fn fragments(&self) -> usize {
+        self.fragments.len()
+    }
+
+    #[must_use]
+    pub fn stripes(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Planes per stripe: the parameters and the optimizer's state.
+    #[must_use]
+    pub fn planes(&self) -> usize {
+        1 + self.optimizer.planes()
+    }
+
+    /// Records applied so far. Every record up to this number is visible to what is read after.
+    #[must_use]
+    pub fn lsn(&self) -> u64 {
+        // ORDERING: Acquire, paired with the counter's fetch_add in `Fragment::published`.
+        self.lsn.load(Ordering::Acquire)
+    }
+
+    /// Updates applied to a fragment. What is read of the fragment afterwards is not older.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such fragment.
+    #[must_use]
+    pub fn version(&self, fragment: usize) -> u64 {
+        self.fragments[fragment].version()
+    }
+
+    /// The LSN of a fragment's last record, 0 if it has none.
+    ///
+    /// While a record is being published its number is not known yet; then this is the store's
+    /// LSN, so that `fragment_lsn(f) > since` never misses a change that `lsn()` counted before.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such fragment.
+    #[must_use]
+    pub fn fragment_lsn(&self, fragment: usize) -> u64 {
+        self.fragments[fragment].lsn().unwrap_or_else(|| self.lsn())
+    }
+
+    fn fragment(&self, fragment: usize) -> Result<&Fragment, ApplyError> {
+        let fragments = self.fragments.len();
+        self.fragments.get(fragment).ok_or(ApplyError::Fragment { fragment, fragments })
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("geometry", &self.geometry)
+            .field("optimizer", &self.optimizer)
+            .field("lsn", &self.lsn())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! Computing one record's new blocks, and publishing all of them or none.
+
+use super::block::Fresh;
+use super::queue::Applied;
+use super::sync::Ordering;
+use super::{ApplyError, Store};
+use crate::kernel::{Gradient, widen};
+use crate::optimizer::{Stripe, Worst};
+
+impl Store {
+    /// Apply a record of the right length. The caller holds the fragment's claim.
+    pub(super) fn apply_claimed(
+        &self,
+        fragment: usize,
+        gradient: Gradient<'_>,
+        scale: f32,
+    ) -> Result<Applied, ApplyError> {
+        let shared = &self.fragments[fragment];
+        let correction = self.optimizer.correction(shared.version() + 1);
+        let stripes = self.geometry.fragment_stripes(fragment);
+        let start = self.geometry.fragment_range(fragment).start;
+        let mut scratch = self.scratch(&gradient)?;
+        // The new blocks; dropped, and so put back, on every early return.
+        let mut fresh = Vec::with_capacity(stripes.len());
+        let mut worst = Worst::default();
+        for stripe in stripes.clone() {
+            let range = self.geometry.stripe_range(stripe);
+            let part = gradient.slice(range.start - start, range.end - start);
+            let part = as_f32(self, part, scratch.as_mut());
+            let mut new = self.spare()?;
+            let held = self.words.acquire(stripe);
+            worst = worst.and(self.optimizer.update(Stripe {
+                old: self.words.arena().planes(&held),
+                new: new.planes_mut(),
+                stride: self.stride,
+                gradient: part,
+                scale,
+                correction,
+            }));
+            self.words.release(held);
+            fresh.push(new);
+            if !worst.gradient_finite() {
+                return Err(self.refuse_gradient(gradient, scale));
+            }
+        }
+        if !worst.result_finite() {
+            return Err(self.refuse_result(fragment, &fresh));
+        }
+        if !self.sealed.load(Ordering::Relaxed) {
+            // ORDERING: Relaxed; loading planes is ordered by the claims it takes.
+            self.sealed.store(true, Ordering::Relaxed);
+        }
+        shared.publishing();
+        for (stripe, fresh) in stripes.zip(fresh) {
+            self.words.publish(stripe, fresh);
+        }
+        let (lsn, version_before) = shared.published(&self.lsn);
+        Ok(Applied { lsn, version_before })
+    }
+
+    /// A block to write to.
+    pub(super) fn spare(&self) -> Result<Fresh<'_>, ApplyError> {
+        let arena = self.words.arena();
+        arena.take().ok_or_else(|| {
+            let limit = arena.copies_max();
+            ApplyError::Full { what: "stripe copies", used: arena.counts().1, limit }
+        })
+    }
+
+    /// A block to convert the gradient in, if it is not f32 already.
+    fn scratch(&self, gradient: &Gradient<'_>) -> Result<Option<Fresh<'_>>, ApplyError> {
+        match gradient {
+            Gradient::F32(_) => Ok(None),
+            _ => self.spare().map(Some),
+        }
+    }
+
+    /// The whole gradient is scanned only now, when it is known to be bad.
+    #[cold]
+    fn refuse_gradient(&self, gradient: Gradient<'_>, scale: f32) -> ApplyError {
+        let mut values = vec![0.0; gradient.len()];
+        widen(self.optimizer.level(), gradient, &mut values);
+        let bad = |value: &f32| !(value * scale).is_finite();
+        ApplyError::NonFinite {
+            count: values.iter().filter(|value| bad(value)).count(),
+            first_index: values.iter().position(|value| bad(value)).unwrap_or(0),
+        }
+    }
+
+    #[cold]
+    fn refuse_result(&self, fragment: usize, fresh: &[Fresh<'_>]) -> ApplyError {
+        let len = self.geometry.fragment_range(fragment).len();
+        let bad = (0..len).filter(|index| {
+            let planes = fresh[index / self.geometry.stripe_len].planes();
+            let offset = index % self.geometry.stripe_len;
+            planes.chunks_exact(self.stride).any(|plane| !plane[offset].is_finite())
+        });
+        let (mut count, mut first_index) = (0, None);
+        for index in bad {
+            count += 1;
+            first_index = first_index.or(Some(index));
+        }
+        ApplyError::ResultNonFinite { count, first_index: first_index.unwrap_or(0) }
+    }
+}
+
+/// The elements as f32: as they are, or converted in the scratch block.
+fn as_f32<'a>(
+    store: &Store,
+    gradient: Gradient<'a>,
+    scratch: Option<&'a mut Fresh<'_>>,
+) -> &'a [f32] {
+    match (gradient, scratch) {
+        (Gradient::F32(values), _) => values,
+        (other, Some(scratch)) => {
+            let target = &mut scratch.planes_mut()[..other.len()];
+            widen(store.optimizer.level(), other, target);
+            target
+        }
+        (_, None) => unreachable!("every type but f32 has a scratch block"),
+    }
+}

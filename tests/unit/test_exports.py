@@ -1,0 +1,147 @@
+"""What the package shows: names, docstrings, errors, limits."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import pydownpour
+from pydownpour import errors, limits
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(pydownpour.__path__, "pydownpour.")
+    if not module.name.endswith("__main__")
+)
+
+
+def test_all_is_what_dir_shows() -> None:
+    public = sorted(name for name in dir(pydownpour) if not name.startswith("_"))
+    assert sorted(n for n in pydownpour.__all__ if n != "__version__") == public
+    assert len(set(pydownpour.__all__)) == len(pydownpour.__all__)
+
+
+def test_every_exported_name_exists() -> None:
+    for name in pydownpour.__all__:
+        assert getattr(pydownpour, name) is not None
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        pydownpour.no_such_name  # noqa: B018
+
+
+def test_every_error_is_exported() -> None:
+    ours = {n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, Exception)}
+    assert ours <= set(pydownpour.__all__)
+
+
+def public_things(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """(dotted name, thing) for each public class, function and method a module defines."""
+    for name, thing in vars(module).items():
+        if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(thing):
+            yield f"{module.__name__}.{name}", thing
+            for method_name, method in vars(thing).items():
+                if not method_name.startswith("_") and (
+                    inspect.isfunction(method) or isinstance(method, property)
+                ):
+                    yield f"{module.__name__}.{name}.{method_name}", method
+        elif inspect.isroutine(thing):
+            yield f"{module.__name__}.{name}", thing
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_everything_public_is_documented(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    assert inspect.getdoc(module), f"{module_name} says nothing of itself"
+    if module_name == "pydownpour._core":
+        return  # the stub documents the core; stubtest keeps the two together
+    assert [name for name, thing in public_things(module) if not inspect.getdoc(thing)] == []
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_all_names_exist(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    assert [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)] == []
+
+
+def leaves() -> list[type[Exception]]:
+    """Every error class that is raised on purpose, bases included."""
+    found: list[type[Exception]] = [errors.InternalError]
+    queue: list[type[Exception]] = [errors.DownpourError]
+    while queue:
+        kind = queue.pop()
+        found.append(kind)
+        queue += kind.__subclasses__()
+    return sorted(set(found), key=lambda kind: kind.__name__)
+
+
+def through_a_process_pool(error: Exception) -> Exception:
+    """What a pool does to an error on its way back to the parent."""
+    twin = ForkingPickler.loads(ForkingPickler.dumps(error))
+    assert isinstance(twin, Exception)
+    return twin
+
+
+COPIERS: list[Callable[[Exception], Exception]] = [
+    copy.copy,
+    copy.deepcopy,
+    through_a_process_pool,
+]
+
+
+@pytest.mark.parametrize("kind", leaves(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("copier", COPIERS, ids=lambda copier: copier.__name__)
+def test_errors_survive_travel(
+    kind: type[Exception], copier: Callable[[Exception], Exception]
+) -> None:
+    details = {"peer": "shard 1", "limit": 3} if kind is not errors.InternalError else {}
+    error = kind("three of two; raise `limit`", **details)
+    twin = copier(error)
+    assert type(twin) is kind
+    assert str(twin) == str(error)
+    assert vars(twin) == vars(error)
+    for name, value in details.items():
+        assert getattr(twin, name) == value
+
+
+@pytest.mark.parametrize("kind", leaves(), ids=lambda kind: kind.__name__)
+def test_errors_say_what_to_do(kind: type[Exception]) -> None:
+    assert kind.__doc__ is not None
+    if kind is not errors.InternalError:
+        assert isinstance(kind.retryable, bool)  # type: ignore[attr-defined]
+        assert kind.__name__ in (errors.__doc__ or ""), "draw it in the tree at the top"
+
+
+def limit_lines() -> list[tuple[str, bool]]:
+    """(name, whether a string follows it) of each constant in limits.py."""
+    body = ast.parse(Path(limits.__file__).read_text()).body
+    found = []
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            found.append((statement.target.id, documented))
+    return found
+
+
+def test_every_limit_has_a_reason() -> None:
+    plain = {"KIB", "MIB"}  # units, not limits
+    assert [
+        name for name, documented in limit_lines() if not documented and name not in plain
+    ] == []
+
+
+def test_every_limit_is_a_positive_number() -> None:
+    for name, _ in limit_lines():
+        assert getattr(limits, name) > 0, name

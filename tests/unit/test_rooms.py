@@ -1,0 +1,260 @@
+"""The rooms of the package: who may import whom, and who may touch the world.
+
+The source is parsed, never imported, so a violation is found even where an import is lazy or only
+for type checkers. ARCHITECTURE.md explains the rooms; this file is their definition.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "pydownpour"
+
+TIERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "limits", "ids", "config"),
+    ("layout", "optimizers", "codecs", "schedules"),
+    ("policy",),
+    ("wire",),
+    ("net", "storage"),
+    ("shard",),
+    ("replica",),
+    ("coordinator",),
+    ("parallel", "sandblaster", "tables"),
+    ("data",),
+    ("job",),
+    ("engines",),
+    ("adapters",),
+    ("sim", "testing"),
+    ("dashboard",),
+    ("cli", "bench"),
+    ("__main__",),
+)
+"""Downward is earlier. Rooms of one tier do not know each other."""
+
+LEVEL = {room: level for level, tier in enumerate(TIERS) for room in tier}
+
+CORE = "_core"
+NO_CORE = {"errors", "limits", "ids", "config"}
+"""The words must be importable where the extension is not built."""
+
+PURE = (
+    "layout",
+    "optimizers",
+    "policy",
+    "wire",
+    "coordinator.ledger",
+    "coordinator.membership",
+    "coordinator.progress",
+    "coordinator.report",
+)
+IMPURE = {"asyncio", "aiohttp", "time", "random", "os", "threading", "socket", "subprocess"}
+"""What a decision must be handed as an argument, so that it can be simulated and replayed."""
+
+TOUCHES_FILES = {"storage", "cli", "engines", "data", "job", "bench", "testing", "sim"}
+"""storage/ for the services; the rest start them, or run before they do."""
+FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch", "mkdir", "unlink"}
+FILE_METHODS |= {"rmdir", "symlink_to", "hardlink_to"}
+FILE_MODULES = {"tempfile", "shutil"}
+OS_FILE_CALLS = {"open", "fdopen", "replace", "rename", "remove", "unlink", "mkdir", "makedirs"}
+
+RUNS_JOB_FILE = ("job", "exec")
+"""The one place that runs a file, because running it is what the user asked for."""
+EXECUTES_DATA = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
+
+MAY_IMPORT_SIM = {"sim", "testing", "cli", "bench"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One module of the package. ``dotted`` leaves out the package's own name."""
+
+    path: Path
+    dotted: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        return self.dotted.partition(".")[0]
+
+    def imports(self) -> Iterator[tuple[str, int]]:
+        """(dotted name, line) of everything imported anywhere in the file.
+
+        A bare ``import pydownpour`` stands for what is then used of it.
+        """
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.name != "pydownpour" or alias.asname:
+                        yield alias.name, node.lineno
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id == "pydownpour":
+                    yield f"pydownpour.{node.attr}", node.lineno
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.path}:{node.lineno}: relative import"
+                for alias in node.names:
+                    yield f"{node.module}.{alias.name}", node.lineno
+
+    def calls(self) -> Iterator[tuple[str, str, ast.Call]]:
+        """(object or "", function, node) of every call by name or attribute."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                function = node.func
+                if isinstance(function, ast.Name):
+                    yield "", function.id, node
+                elif isinstance(function, ast.Attribute):
+                    owner = function.value
+                    yield (owner.id if isinstance(owner, ast.Name) else "?"), function.attr, node
+
+
+def parse(path: Path) -> Source:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if parts[-1] == "__init__":
+        parts = parts[:-1]
+    return Source(path, ".".join(parts), ast.parse(path.read_text(), str(path)))
+
+
+SOURCES = [parse(path) for path in sorted(PACKAGE.rglob("*.py"))]
+EACH = pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.dotted or "__init__")
+
+
+def room_of(name: str) -> str | None:
+    """The room an imported dotted name lies in; None if it is not ours; "" for the face."""
+    head, _, rest = name.partition(".")
+    if head != "pydownpour":
+        return None
+    return rest.partition(".")[0]
+
+
+def wrong_imports(source: Source) -> list[str]:
+    """The import rule, as words for each violation."""
+    found = []
+    for name, line in source.imports():
+        target = room_of(name)
+        where = f"{source.path.relative_to(ROOT)}:{line}"
+        if target is None or target == source.room:
+            continue
+        if target in {CORE, "__version__"}:
+            if source.room in NO_CORE:
+                found.append(f"{where}: {source.room} must work without the extension")
+        elif target not in LEVEL:
+            found.append(f"{where}: {name}: import from the module that defines it, not the face")
+        elif LEVEL[target] >= LEVEL[source.room]:
+            found.append(f"{where}: {source.room} must not import {target}, which is not below it")
+    return found
+
+
+@EACH
+def test_every_module_has_a_room(source: Source) -> None:
+    assert source.room == "" or source.room in LEVEL, f"{source.path}: add its room to TIERS"
+
+
+@EACH
+def test_imports_point_downward(source: Source) -> None:
+    if source.room == "":
+        return  # the face shows names of every room
+    assert wrong_imports(source) == []
+
+
+@EACH
+def test_decisions_are_told_the_world(source: Source) -> None:
+    if not any(source.dotted == p or source.dotted.startswith(p + ".") for p in PURE):
+        return
+    assert [
+        f"{source.path.relative_to(ROOT)}:{line}: a pure module imports {name}"
+        for name, line in source.imports()
+        if name.partition(".")[0] in IMPURE
+    ] == []
+
+
+def test_pure_modules_exist() -> None:
+    dotted = {source.dotted for source in SOURCES}
+    assert [name for name in PURE if name not in dotted] == [], "renamed? then rename it in PURE"
+
+
+@EACH
+def test_only_net_touches_aiohttp(source: Source) -> None:
+    if source.room in {"net", "sim", "bench", "testing"}:
+        return  # sim runs it, bench and testing measure and disturb it
+    assert [
+        f"{source.path.relative_to(ROOT)}:{line}: {name}"
+        for name, line in source.imports()
+        if name.partition(".")[0] == "aiohttp"
+    ] == []
+
+
+def asks_the_kernel(node: ast.Call) -> bool:
+    """Whether a call of open() reads /proc, which is no disk."""
+    path = node.args[0] if node.args else None
+    return isinstance(path, ast.Constant) and str(path.value).startswith("/proc/")
+
+
+@EACH
+def test_only_storage_touches_files(source: Source) -> None:
+    if source.room in TOUCHES_FILES:
+        return
+    found = [
+        f"{source.path.relative_to(ROOT)}:{node.lineno}: {owner}.{function}"
+        for owner, function, node in source.calls()
+        if (owner == "" and function == "open" and not asks_the_kernel(node))
+        or (owner == "os" and function in OS_FILE_CALLS)
+        or (owner == "io" and function == "open")
+        or (owner != "" and function in FILE_METHODS)
+    ]
+    found += [
+        f"{source.path.relative_to(ROOT)}:{line}: {name}"
+        for name, line in source.imports()
+        if name.partition(".")[0] in FILE_MODULES
+    ]
+    assert found == []
+
+
+@EACH
+def test_production_does_not_know_the_simulator(source: Source) -> None:
+    if source.room in MAY_IMPORT_SIM or source.room == "":
+        return
+    assert [line for name, line in source.imports() if room_of(name) == "sim"] == []
+
+
+@EACH
+def test_data_never_executes_code(source: Source) -> None:
+    found = [
+        f"{source.path.relative_to(ROOT)}:{line}: {name}"
+        for name, line in source.imports()
+        if name.partition(".")[0] in EXECUTES_DATA
+    ]
+    found += [
+        f"{source.path.relative_to(ROOT)}:{node.lineno}: {function}()"
+        for owner, function, node in source.calls()
+        if owner == "" and function in {"eval", "exec"} and (source.room, function) != RUNS_JOB_FILE
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("dotted", "code", "words"),
+    [
+        ("layout", "from pydownpour.wire import messages", "must not import wire"),
+        ("net.client", "from pydownpour import storage", "must not import storage"),
+        ("limits", "from pydownpour import _core", "without the extension"),
+        ("replica", "import pydownpour.job", "must not import job"),
+        ("shard", "from pydownpour import Job", "not the face"),
+        ("net", "import pydownpour\npydownpour.Job", "not the face"),
+        ("net", "import pydownpour as dp", "not the face"),
+        ("net", "def f():\n    from pydownpour.cli import main", "must not import cli"),
+    ],
+)
+def test_the_rule_notices(dotted: str, code: str, words: str) -> None:
+    source = Source(PACKAGE / "sample.py", dotted, ast.parse(code))
+    assert [words in problem for problem in wrong_imports(source)] == [True]
+
+
+def test_the_rule_allows_what_is_below() -> None:
+    code = "from pydownpour import _core, limits\nfrom pydownpour.net.client import Client\n"
+    code += "import pydownpour\nprint(pydownpour.__version__)"
+    assert wrong_imports(Source(PACKAGE / "sample.py", "replica.session", ast.parse(code))) == []
