@@ -23,7 +23,6 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 CARGO_TEST := cargo test --release --locked --package downpour
-CLIPPY_RULES := -D warnings -D clippy::undocumented_unsafe_blocks
 PYTEST := $(BIN)/python -m pytest
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
@@ -45,7 +44,7 @@ lint: lint-rust lint-python ## formatting, clippy, ruff, mypy --strict, the stub
 .PHONY: lint-rust
 lint-rust: $(VENV)/.installed
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked --quiet -- $(CLIPPY_RULES)
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 
 .PHONY: lint-python
 lint-python: $(EXTENSION)

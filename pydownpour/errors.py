@@ -8,6 +8,7 @@
     │   └── RemoteProtocolError                   the peer did; the connection is finished
     ├── TransportError        (also OSError)
     │   ├── ConnectFailed                         nobody answered
+    │   ├── UpgradeRefused                        a proxy does not let the stream through
     │   ├── PeerLost                              the connection broke; outcomes may be unknown
     │   └── DeadlineExceeded  (also TimeoutError) somebody did not answer in time
     ├── AuthError             (also PermissionError)   token missing or wrong
@@ -80,6 +81,10 @@ class TransportError(DownpourError, OSError):
 
 class ConnectFailed(TransportError):
     """No connection could be made. Check that the peer runs and the URL is right."""
+
+
+class UpgradeRefused(TransportError):
+    """Something on the way does not pass Upgrade on. POST and GET are used instead, by itself."""
 
 
 class PeerLost(TransportError):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
@@ -102,7 +103,8 @@ class Layout:
         """
         if not isinstance(parameters, Mapping):
             raise ConfigError(
-                f"parameters must be a mapping from names to arrays, not {type(parameters).__name__}"
+                "parameters must be a mapping from names to arrays, not a "
+                f"{type(parameters).__name__}"
             )
         entries = []
         for name, value in parameters.items():
@@ -281,7 +283,7 @@ def partition(length: int, shards: int, *, stripe_len: int | None = None) -> Par
     fragment_len = max(1, limits.FRAGMENT_SIZE // 4 // stripe_len) * stripe_len
     bounds = [min(i * stripes // shards * stripe_len, length) for i in range(shards)] + [length]
     starts = tuple(bounds[:-1])
-    lens = tuple(b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+    lens = tuple(b - a for a, b in itertools.pairwise(bounds))
     return Partition(stripe_len, fragment_len, starts, lens)
 
 
@@ -317,4 +319,4 @@ def supported_dtype(name: str, array: NDArray[Any]) -> str:
 
 def raw(array: NDArray[Any]) -> memoryview:
     """The bytes of a C-contiguous array, also for dtypes without a buffer protocol (bfloat16)."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data

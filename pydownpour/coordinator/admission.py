@@ -37,8 +37,8 @@ def check_layout(job: Declared, join: Join) -> None:
         LayoutMismatch: names the first array that differs.
         ConfigError: the arrays are impossible, or not those of the fingerprint.
     """
-    if join.fingerprint == job.layout.fingerprint:
-        return
+    if join.fingerprint == job.layout.fingerprint or not (join.fingerprint or join.arrays):
+        return  # the same, or it takes the job's layout
     whose = f"replica {join.name!r}" if join.name else "the replica"
     theirs = Layout.from_entries(join.arrays)
     if theirs.fingerprint == job.layout.fingerprint:
@@ -94,6 +94,7 @@ def joined(
         stripe_len=partition.stripe_len,
         fragment_len=partition.fragment_len,
         shards=shards,
+        arrays=job.layout.entries(),
         policy=job.policy.to_wire(),
         optimizer=job.optimizer.parts(),
         work=work,

@@ -219,7 +219,7 @@ class Ledger:
 
     def _return(self, lease_id: int) -> Lease:
         lease = self._remove(lease_id)
-        self._open[lease.number].returned[lease.unit] = lease.attempt
+        self._open[lease.number].returned.setdefault(0, 1)
         self.account(lease.replica).returned += 1
         self.leases_ended += 1
         return lease

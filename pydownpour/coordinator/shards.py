@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import final
 
 from pydownpour import limits
+from pydownpour.coordinator.admission import EPOCH
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
@@ -47,15 +48,24 @@ class NetShardReader(ShardReader):
         self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
     ) -> Flat:
         """GET /v1/fetch from every shard."""
-        return await read_parameters(
-            shards,
-            layout,
-            access=self._access,
-            stripe_len=partition.stripe_len,
-            fragment_len=partition.fragment_len,
-        )
+        try:
+            return await read_parameters(
+                shards,
+                layout,
+                access=self._access,
+                fragment_len=partition.fragment_len,
+                epoch=EPOCH,
+            )
+        except ExceptionGroup as group:
+            # All shards are read at once; the first that failed says why.
+            raise _first(group) from group
 
     async def stats(self, shard: ShardEntry) -> ShardStats:
         """GET /v1/stats."""
         async with Client(shard.url, access=self._access) as client:
             return await client.get("/v1/stats", ShardStats, timeout_s=limits.STATS_TIMEOUT_S)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

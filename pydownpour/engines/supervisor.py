@@ -63,6 +63,8 @@ class Supervisor:
         self._said: dict[str, Mapping[str, Any]] = {}
         self._processes: dict[str, Process] = {}
         self._status: Status | None = None
+        self._hurry = False
+        """True when what still runs is killed without being asked."""
         self._ended: set[int] = set()
         """Replicas that did their work."""
 
@@ -96,9 +98,10 @@ class Supervisor:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
-            for process in self._processes.values():
-                process.stop()
-            await self._settle(limits.SHUTDOWN_S - STOP_ASK_S)
+            if not self._hurry:
+                for process in self._processes.values():
+                    process.stop()
+                await self._settle(limits.SHUTDOWN_S - STOP_ASK_S)
             if not self._verdict.done():
                 self._verdict.cancel()
 
@@ -264,10 +267,14 @@ class Supervisor:
 
     async def _stop_gently(self) -> None:
         """Ask the coordinator to end the job, so that what was trained is kept if time allows."""
-        if self._url.done() and not self._url.cancelled():
-            with contextlib.suppress(DownpourError, asyncio.CancelledError):
+        if not self._url.done() or self._url.cancelled():
+            return
+        self._hurry = True  # until the first stop has had its time, a second one means now
+        with contextlib.suppress(DownpourError, TimeoutError):
+            async with asyncio.timeout(STOP_ASK_S):
                 await self._ask_stop(self._url.result())
                 await self._settle(STOP_ASK_S)
+        self._hurry = False
 
     async def _ask_stop(self, url: str) -> None:
         from pydownpour.net.client import Client

@@ -17,6 +17,7 @@ from pydownpour.errors import (
     DownpourError,
     PeerLost,
     RemoteProtocolError,
+    UpgradeRefused,
 )
 from pydownpour.net import sockets
 from pydownpour.net.access import Access
@@ -25,10 +26,6 @@ from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message
 
 M = TypeVar("M", bound=Message)
-
-
-class UpgradeRefused(RemoteProtocolError):
-    """Something between us and the peer does not pass Upgrade on; POST and GET still work."""
 
 
 @final
@@ -160,10 +157,13 @@ class Client:
                 if response.status != 101:
                     data = await response.content.read(limits.CONTROL_SIZE_MAX)
                     response.close()
-                    error = problems.revive(response.status, data, peer=self.url)
-                    if type(error) is RemoteProtocolError and b'"code"' not in data:
-                        raise UpgradeRefused(str(error))
-                    raise error
+                    if problems.parse(data) is None:
+                        raise UpgradeRefused(
+                            f"{self.url}{path} answered {response.status} instead of 101: "
+                            "something on the way does not pass Upgrade on",
+                            peer=self.url,
+                        )
+                    raise problems.revive(response.status, data, peer=self.url)
         connection = response.connection
         if connection is None or connection.transport is None:
             raise PeerLost(f"{self.url} closed the stream at once", peer=self.url)

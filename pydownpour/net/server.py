@@ -18,7 +18,13 @@ from aiohttp import http_parser, web
 from aiohttp.web_protocol import RequestHandler
 
 from pydownpour import limits
-from pydownpour.errors import ConfigError, DownpourError, LimitExceeded, RemoteProtocolError
+from pydownpour.errors import (
+    ConfigError,
+    DownpourError,
+    LimitExceeded,
+    RemoteProtocolError,
+    UpgradeRefused,
+)
 from pydownpour.net import sockets
 from pydownpour.net.access import Access, Bind
 from pydownpour.wire import messages, problems
@@ -214,10 +220,14 @@ class Server:
 
     async def _upgrade(self, request: web.BaseRequest, route: UpgradeRoute) -> web.StreamResponse:
         wanted = request.headers.get("Upgrade", "")
+        if not wanted:
+            raise UpgradeRefused(
+                f"{route.path} needs 'Upgrade: {messages.UPGRADE}'; a proxy may have removed it"
+            )
         if wanted != messages.UPGRADE:
-            raise RemoteProtocolError(
-                f"{route.path} needs 'Upgrade: {messages.UPGRADE}', got {wanted!r}; this peer "
-                f"speaks protocol {messages.PROTOCOL_MIN} to {messages.PROTOCOL}"
+            raise ConfigError(
+                f"the peer wants {wanted!r}; this one speaks protocol {messages.PROTOCOL_MIN} to "
+                f"{messages.PROTOCOL}: install the same version on both"
             )
         if len(self._streams) >= limits.CONNECTIONS_MAX:
             raise LimitExceeded(

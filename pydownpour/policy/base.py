@@ -62,7 +62,7 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:
-        """ "" if the replica may have work now, else why not and for whom it waits.
+        """Why a replica may not have work now and for whom it waits; empty if it may.
 
         Args:
             replica: Who asks.

@@ -23,9 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, limits
-from pydownpour.errors import DownpourError, JobFailed, PeerLost, RemoteProtocolError
+from pydownpour.errors import (
+    DownpourError,
+    JobFailed,
+    PeerLost,
+    RemoteProtocolError,
+    UpgradeRefused,
+)
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, raw
-from pydownpour.net.client import Client, UpgradeRefused
+from pydownpour.net.client import Client
 from pydownpour.replica.pushes import Part, Push
 from pydownpour.replica.roads import PostRoad, Road, StreamRoad
 from pydownpour.wire import frames

@@ -11,6 +11,7 @@ import abc
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar, final
 
 from pydownpour.errors import ClosedError
@@ -103,7 +104,7 @@ class LoopThread(Portal):
         """Run it there, block here."""
         return self._submit(work).result()
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Any:
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._running())
         except BaseException:

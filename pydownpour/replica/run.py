@@ -225,15 +225,14 @@ class _Joined:
 
     async def _close(self, error: BaseException | None) -> None:
         reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
-        if self._leases is not None:
-            await self._leases.close()
         if self._session is not None:
             await self._session.close(reason)
         if self._client is not None:
             await self._client.close()
 
     def _trainer(self) -> Trainer:
-        assert self._session is not None and self._leases is not None
+        assert self._session is not None
+        assert self._leases is not None
         trainer = Trainer(self._session, self._portal, self._leases)
         self._session.progress = trainer.statistics
         return trainer

@@ -13,7 +13,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import msgspec
 import numpy as np
@@ -43,13 +43,15 @@ from pydownpour.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
     Joined,
-    Leave,
     LeaseAnswer,
     LeaseRequest,
+    Leave,
     ReplicaStats,
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @final
@@ -104,14 +106,14 @@ class Session:
         self.refused = 0
         self.staleness: Counter[int] = Counter()
         self._fetching: list[asyncio.Future[None]] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._closed = False
 
     async def __aenter__(self) -> Session:
         for link in self.links:
-            self._spawn(link.run(), f"link to shard {link.entry.index}")
-        self._spawn(self._heartbeats(), "heartbeats")
+            self.spawn(link.run(), f"link to shard {link.entry.index}")
+        self.spawn(self._heartbeats(), "heartbeats")
         try:
             await self.fetch()
         except BaseException:
@@ -190,10 +192,16 @@ class Session:
 
     # -- the coordinator -------------------------------------------------------------------------
 
-    async def lease(self, count: int) -> LeaseAnswer:
-        """Ask for units; a coordinator that is away is waited for."""
+    async def lease(self, count: int, held: list[int]) -> LeaseAnswer:
+        """Ask for units; a coordinator that is away is waited for.
+
+        ``held`` names the leases this replica knows of: one whose answer was lost comes again.
+        """
         request = LeaseRequest(
-            replica=self.joined.replica, incarnation=self.joined.incarnation, count=count
+            replica=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            count=count,
+            held=held,
         )
         return await self._ask("/v1/lease", request, LeaseAnswer)
 
@@ -268,9 +276,10 @@ class Session:
             return
         self._closed = True
         self._notify()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         goodbye = Leave(
             replica=self.joined.replica,
             incarnation=self.joined.incarnation,
@@ -305,12 +314,15 @@ class Session:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run something beside the rest; if it fails, the session does; close() ends it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._ended)
-        self._tasks.append(task)
+        self._tasks.add(task)
+        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         if task.cancelled():
             return
         error = task.exception()

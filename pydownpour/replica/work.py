@@ -80,6 +80,8 @@ class Leases:
         self._reporting: asyncio.Task[None] | None = None
         self.completed = 0
         """Units whose completion the ledger has answered."""
+        self._held: set[int] = set()
+        """Leases we were given and whose completion is not answered."""
         self.reason = ""
         """Why there is no unit just now, in the coordinator's words."""
 
@@ -87,9 +89,9 @@ class Leases:
         """Report a unit once push ``push_index`` is settled."""
         self._finished.append((push_index, completion))
         if self._reporting is None or self._reporting.done():
-            self._reporting = asyncio.get_running_loop().create_task(self._report())
+            self._reporting = self._session.spawn(self._report(), "completions")
 
-    async def next(self, *, accrued: bool, ahead: bool) -> UnitEntry | None | str:
+    async def next(self, *, accrued: bool, ahead: bool) -> UnitEntry | str | None:
         """The next unit; None when the work is done; "flush" to ask for what is accrued.
 
         Args:
@@ -102,7 +104,7 @@ class Leases:
             entry = await task if task is not None else await self._lease()
             if entry is not None:
                 if ahead:
-                    self._ahead = asyncio.get_running_loop().create_task(self._lease())
+                    self._ahead = self._session.spawn(self._lease(), "lease")
                 return entry
             if self._done():
                 return None
@@ -115,13 +117,6 @@ class Leases:
         if self._reporting is not None:
             await self._reporting
 
-    async def close(self) -> None:
-        """Stop what runs in the background."""
-        tasks = [task for task in (self._ahead, self._reporting) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     def _done(self) -> bool:
         return self._ended or self._session.job_state == "done"
 
@@ -129,11 +124,14 @@ class Leases:
     _wait_s = limits.HEARTBEAT_S
 
     async def _lease(self) -> UnitEntry | None:
-        answer = await self._session.lease(1)
+        answer = await self._session.lease(1, sorted(self._held))
         self.reason = answer.reason
         self._ended = answer.done
         self._wait_s = min(max(answer.wait_s, limits.BACKOFF_MIN_S), limits.HEARTBEAT_S)
-        return answer.units[0] if answer.units else None
+        if not answer.units:
+            return None
+        self._held.add(answer.units[0].lease)
+        return answer.units[0]
 
     async def _report(self) -> None:
         while self._finished:
@@ -142,4 +140,5 @@ class Leases:
             while self._finished and self._session.is_settled(self._finished[0][0]):
                 ready.append(self._finished.popleft()[1])
             await self._session.complete(ready)
+            self._held.difference_update(unit.lease for unit in ready)
             self.completed += len(ready)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import secrets
 from collections.abc import Callable, Mapping
 from typing import final
@@ -53,6 +54,7 @@ async def serve_shard(
     announce: Callable[[str], None],
     index: int | None = None,
     advertise: str | None = None,
+    rng: random.Random | None = None,
 ) -> None:
     """Serve one shard until the job ends.
 
@@ -64,6 +66,7 @@ async def serve_shard(
         index: The place we want in the shard map; None takes any.
         advertise: The URL replicas shall use, if it is not the one we listen on (behind a proxy,
             or bound to all addresses).
+        rng: Randomness for the registration's nonce.
 
     Raises:
         ConfigError: the address, or a coordinator that refuses us.
@@ -79,7 +82,9 @@ async def serve_shard(
         Client(coordinator, access=access) as client,
     ):
         announce(server.url)
-        assigned = await _register(client, advertise or server.url, index)
+        assigned = await _register(
+            client, advertise or server.url, index, rng or random.Random(secrets.randbits(64))
+        )
         await service.load(client, assigned)
         await service.heartbeats(client)
 
@@ -266,7 +271,9 @@ class ShardService:
             raise Fenced("the request is of a job with other parameters; join again")
 
 
-async def _register(client: Client, url: str, index: int | None) -> ShardAssigned:
+async def _register(
+    client: Client, url: str, index: int | None, rng: random.Random
+) -> ShardAssigned:
     """Offer this process until a coordinator takes it."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + limits.JOIN_PATIENCE_S
@@ -276,7 +283,7 @@ async def _register(client: Client, url: str, index: int | None) -> ShardAssigne
         pid=os.getpid(),
         index=index,
         version=pydownpour.__version__,
-        nonce=secrets.token_hex(8),
+        nonce=f"{rng.getrandbits(64):016x}",
     )
     delay_s = limits.BACKOFF_MIN_S
     while True:

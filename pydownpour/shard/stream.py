@@ -188,8 +188,11 @@ class ShardStream(StreamProtocol):
 
 @final
 class _Fetch:
-    """The answer to one FETCH, batch by batch. Each fragment is sent as it is when its turn comes:
-    the freshest there is, and a slow reader pins one batch, never a whole copy."""
+    """The answer to one FETCH, batch by batch.
+
+    Each fragment is sent as it is when its turn comes: the freshest there is, and a slow reader
+    pins one batch, never a whole copy.
+    """
 
     def __init__(self, shard: Shard, request: int, since: int) -> None:
         self._store = shard.store

@@ -19,6 +19,7 @@ TABLE: Final[tuple[tuple[type[DownpourError], str, int], ...]] = (
     (errors.AuthError, "unauthorized", 401),
     (errors.LayoutMismatch, "mismatch", 409),
     (errors.Fenced, "fenced", 409),
+    (errors.UpgradeRefused, "upgrade", 426),
     (errors.NotReady, "waiting", 503),
     (errors.LimitExceeded, "limit", 429),
     (errors.JobFailed, "ended", 410),
@@ -42,15 +43,23 @@ def describe(error: DownpourError) -> tuple[int, Problem]:
 
 def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
     """The error a peer described, or words about an answer that is not ours."""
+    known = parse(body)
+    if known is not None:
+        for kind, code, _ in TABLE:
+            if code == known.code:
+                return kind(known.message, peer=peer)
+        return errors.RemoteProtocolError(f"{peer}: {known.message}", peer=peer)
+    text = body[:200].decode("utf-8", "replace").strip()
+    return errors.RemoteProtocolError(
+        f"{peer} answered HTTP {status}, not as a pydownpour peer would: {text!r}; "
+        "is the URL right?",
+        peer=peer,
+    )
+
+
+def parse(body: bytes) -> Problem | None:
+    """The Problem in a body, or None if it is something else's page."""
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        return msgspec.json.decode(body, type=Problem)
     except msgspec.MsgspecError:
-        text = body[:200].decode("utf-8", "replace").strip()
-        return errors.RemoteProtocolError(
-            f"{peer} answered HTTP {status}, not as a pydownpour peer would: {text!r}; "
-            "is the URL right?"
-        )
-    for kind, code, _ in TABLE:
-        if code == problem.code:
-            return kind(problem.message, peer=peer)
-    return errors.RemoteProtocolError(f"{peer}: {problem.message}", peer=peer)
+        return None

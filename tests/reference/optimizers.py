@@ -8,7 +8,7 @@ Each function takes parameters, gradient, state planes and its numbers, and retu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,16 +48,19 @@ def momentum(
     w: Array, g: Array, state: State, t: int, *, lr: float, momentum: float, nesterov: float
 ) -> tuple[Array, State]:
     """b = momentum * b + g; w - lr * b, or w - lr * (g + momentum * b)."""
-    b = f32(momentum) * state[0] + g
-    return w - f32(lr) * (g + f32(momentum) * b if nesterov else b), [b]
+    mu = f32(momentum)
+    b: Array = mu * state[0] + g
+    direction: Array = g + mu * b if nesterov else b
+    return w - f32(lr) * direction, [b]
 
 
 def adagrad(
     w: Array, g: Array, state: State, t: int, *, lr: float, eps: float, initial: float
 ) -> tuple[Array, State]:
     """s = s + g * g; w - lr * g / (sqrt(s) + eps)."""
-    s = state[0] + g * g
-    return w - (f32(lr) * g) / (np.sqrt(s) + f32(eps)), [s]
+    s: Array = state[0] + g * g
+    root: Array = np.sqrt(s)
+    return w - (f32(lr) * g) / (root + f32(eps)), [s]
 
 
 def adam(
@@ -87,8 +90,14 @@ def adamw(
     return adam(w - f32(lr * decay) * w, g, state, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
 
 
-CHANGES = {"clip": clip, "weight_decay": weight_decay}
-RULES = {"sgd": sgd, "momentum": momentum, "adagrad": adagrad, "adam": adam, "adamw": adamw}
+CHANGES: dict[str, Callable[..., Array]] = {"clip": clip, "weight_decay": weight_decay}
+RULES: dict[str, Callable[..., tuple[Array, State]]] = {
+    "sgd": sgd,
+    "momentum": momentum,
+    "adagrad": adagrad,
+    "adam": adam,
+    "adamw": adamw,
+}
 PLANES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
 
 Parts = Sequence[tuple[str, dict[str, float]]]
@@ -109,4 +118,4 @@ def update(
     for name, numbers in parts[:-1]:
         g = CHANGES[name](w, g, **numbers)
     name, numbers = parts[-1]
-    return RULES[name](w, g, state, t, **numbers)  # type: ignore[operator]
+    return RULES[name](w, g, state, t, **numbers)

@@ -86,4 +86,6 @@ class Shard:
     def applied(self, replica: int) -> tuple[int, int, int] | None:
         """(incarnation, floor, records applied in all incarnations)."""
         entry = self.replicas.get(replica)
-        return entry and (entry.incarnation, entry.floor, len(entry.applied))
+        if entry is None:
+            return None
+        return entry.incarnation, entry.floor, len(entry.applied)

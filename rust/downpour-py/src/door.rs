@@ -20,14 +20,16 @@ pub fn enter<T: Send>(
     work: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> PyResult<T> {
     // Broken state stays behind poisoned locks, so nobody can observe it.
-    let guarded = || catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|cause| {
-        let words = cause
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| cause.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        Err(Failure::Panic(words.to_owned()))
-    });
+    let guarded = || {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|cause| {
+            let words = cause
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| cause.downcast_ref::<&str>().copied())
+                .unwrap_or("no message");
+            Err(Failure::Panic(words.to_owned()))
+        })
+    };
     let result = if size < SIZE_MIN { guarded() } else { py.detach(guarded) };
     result.map_err(|failure| failure.into_py(py))
 }

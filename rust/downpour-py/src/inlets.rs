@@ -106,9 +106,7 @@ impl ShardInlet {
     /// Take n received bytes; apply what is complete; report one event.
     fn advance<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = enter(py, n, || {
-            Ok(self
-                .receiver
-                .with(|inlet, scratch| inlet.advance(scratch, n, &self.shard))??)
+            Ok(self.receiver.with(|inlet, scratch| inlet.advance(scratch, n, &self.shard))??)
         })?;
         found.map(|found| event(py, found)).transpose()
     }
@@ -177,10 +175,8 @@ impl ReplicaInlet {
             if values.overlaps(&versions) {
                 return Err(Failure::Overlap);
             }
-            let lengths = (
-                values.elements_mut::<f32>()?.len(),
-                versions.elements_mut::<u64>()?.len(),
-            );
+            let lengths =
+                (values.elements_mut::<f32>()?.len(), versions.elements_mut::<u64>()?.len());
             self.receiver.with(|inlet, _| {
                 inlet.check_target(lengths.0, lengths.1)?;
                 let mut held = self.held.lock().map_err(|_| Failure::Poisoned)?;

@@ -47,12 +47,9 @@ mod _core {
         for code in Code::ALL {
             module.add(format!("CODE_{}", code.name()).as_str(), code.number())?;
         }
-        for (name, dtype) in [
-            ("F32", DType::F32),
-            ("F64", DType::F64),
-            ("F16", DType::F16),
-            ("BF16", DType::Bf16),
-        ] {
+        for (name, dtype) in
+            [("F32", DType::F32), ("F64", DType::F64), ("F16", DType::F16), ("BF16", DType::Bf16)]
+        {
             module.add(format!("DTYPE_{name}").as_str(), dtype as u8)?;
         }
         // The stub names what there is; a second list would only be one more to keep in step.

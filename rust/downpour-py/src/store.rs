@@ -193,10 +193,11 @@ impl Store {
         first_incomplete: u64,
     ) -> PyResult<&'static str> {
         enter(py, 0, || {
-            for (name, value) in
-                [("replica", u64::from(replica)), ("incarnation", u64::from(incarnation)),
-                 ("first_seq", first_seq)]
-            {
+            for (name, value) in [
+                ("replica", u64::from(replica)),
+                ("incarnation", u64::from(incarnation)),
+                ("first_seq", first_seq),
+            ] {
                 if value == 0 {
                     return Err(Failure::Argument { name, value: 0, bound: "at least 1" });
                 }
@@ -258,9 +259,8 @@ impl Store {
         cursor: usize,
         size_max: usize,
     ) -> PyResult<(Bound<'py, PyList>, usize, usize)> {
-        let batch = enter(py, usize::MAX, || {
-            Ok(self.shard.parameter_frames(since, cursor, size_max))
-        })?;
+        let batch =
+            enter(py, usize::MAX, || Ok(self.shard.parameter_frames(since, cursor, size_max)))?;
         let (cursor, frames) = (batch.cursor, batch.frames);
         Ok((fetch::buffers(py, batch)?, cursor, frames))
     }

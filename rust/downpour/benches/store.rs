@@ -177,10 +177,7 @@ fn bench_readers() {
     let mutex = InPlace::new(1);
     let (mut published, mut in_place) = (Vec::new(), Vec::new());
     for _ in 0..5 {
-        in_place.push(slow_reads(
-            || mutex.apply(0, &gradient),
-            |target| mutex.read(0, target),
-        ));
+        in_place.push(slow_reads(|| mutex.apply(0, &gradient), |target| mutex.read(0, target)));
         published.push(slow_reads(
             || drop(ours.apply(0, Gradient::F32(&gradient), 1.0)),
             |target| target.copy_from_slice(ours.pin(0).parameters()),

@@ -186,8 +186,13 @@ impl Entry {
         if !is_known && window != Window::default() {
             return None;
         }
-        let entry =
-            Self { incarnation: word(4), is_known, window, last_lsn: double(12), applied: double(20) };
+        let entry = Self {
+            incarnation: word(4),
+            is_known,
+            window,
+            last_lsn: double(12),
+            applied: double(20),
+        };
         Some((word(0), entry))
     }
 }
@@ -273,11 +278,14 @@ impl Ledger {
         let mut previous = None;
         for (i, chunk) in chunks.iter().enumerate() {
             let wrong = |what| LedgerError::Inconsistent { what, offset: offset + i * ENTRY_SIZE };
-            let (replica, entry) = Entry::decode(chunk).ok_or_else(|| wrong("a replica's entry"))?;
+            let (replica, entry) =
+                Entry::decode(chunk).ok_or_else(|| wrong("a replica's entry"))?;
             if previous.is_some_and(|previous| previous >= replica) {
                 return Err(wrong("the order of replicas"));
             }
-            if entry.last_lsn > lsn || entry.applied > lsn || (entry.applied == 0) != (entry.last_lsn == 0)
+            if entry.last_lsn > lsn
+                || entry.applied > lsn
+                || (entry.applied == 0) != (entry.last_lsn == 0)
             {
                 return Err(wrong("a replica's count"));
             }

@@ -154,11 +154,9 @@ impl Header {
     pub fn payload_size(&self, limit: usize) -> Result<usize, Fault> {
         match usize::try_from(self.length) {
             Ok(size) if size <= limit => Ok(size),
-            _ => Err(Fault::PayloadSize {
-                kind: self.kind,
-                size: self.length,
-                limit: limit as u64,
-            }),
+            _ => {
+                Err(Fault::PayloadSize { kind: self.kind, size: self.length, limit: limit as u64 })
+            }
         }
     }
 

@@ -91,6 +91,7 @@ impl Kind {
     pub fn flags_known(self) -> u32 {
         match self {
             Self::Ack => FLAG_PUSH_COMPLETE,
+            Self::Push => FLAG_PUSH_CONTINUES,
             _ => 0,
         }
     }
@@ -98,6 +99,9 @@ impl Kind {
 
 /// In an ACK: every record of the push has its answer.
 pub const FLAG_PUSH_COMPLETE: u32 = 1;
+
+/// PUSH flag: another run of the same push follows this one.
+pub const FLAG_PUSH_CONTINUES: u32 = 1;
 
 /// Why a record or a push was refused. Nothing of a refused record was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -28,12 +28,16 @@ pub struct FragmentRun {
 #[non_exhaustive]
 pub enum RunError {
     /// Bytes that are not whole elements, or fragments without elements.
-    #[error("{size} bytes in elements of {element_size} and fragments of {fragment_len} elements: \
-             there must be whole elements and at least one a fragment")]
+    #[error(
+        "{size} bytes in elements of {element_size} and fragments of {fragment_len} elements: \
+             there must be whole elements and at least one a fragment"
+    )]
     Shape { size: usize, element_size: usize, fragment_len: usize },
     /// Fragments beyond the values or the versions.
-    #[error("fragments {first} .. {first} + {count}, but there are {fragments} and {versions} \
-             versions")]
+    #[error(
+        "fragments {first} .. {first} + {count}, but there are {fragments} and {versions} \
+             versions"
+    )]
     Range { first: usize, count: usize, fragments: usize, versions: usize },
     /// Seqs from 0, or beyond the end of the integers.
     #[error("{count} records from seq {first_seq}: seqs run from 1 to 2^64 - 2")]

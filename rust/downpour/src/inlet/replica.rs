@@ -1,7 +1,7 @@
 //! The receiving end of a replica's stream.
 
-use super::shard::{InletError, Misuse};
 use super::Frame;
+use super::shard::{InletError, Misuse};
 use crate::checksum::crc32c;
 use crate::frame::{Fault, HEADER_SIZE, Header, Kind, ProtocolError};
 
@@ -222,7 +222,10 @@ impl ReplicaInlet {
     fn check(&self, header: &Header) -> Result<(), Fault> {
         let kind = header.kind;
         if !kind.is_for_replica() {
-            return Err(Fault::Unexpected { kind, state: "a replica sends it, it does not get it" });
+            return Err(Fault::Unexpected {
+                kind,
+                state: "a replica sends it, it does not get it",
+            });
         }
         if kind != Kind::Parameters {
             return header.payload_size(self.control_size_max).map(drop);

@@ -366,8 +366,7 @@ impl ShardInlet {
         }
         let settled = Settled { last, ..push.pending };
         // The LSN is kept: a last, empty report still names the latest record of the push.
-        push.pending =
-            Settled { first_seq: push.next_seq, lsn: settled.lsn, ..Settled::default() };
+        push.pending = Settled { first_seq: push.next_seq, lsn: settled.lsn, ..Settled::default() };
         self.events.push_back(Event::Settled(settled));
     }
 }
@@ -415,7 +414,11 @@ fn check_fragment(header: &Header, push: &Push, shard: &Shard) -> Result<(), Fau
     if let (Some(len), Ok(dtype), 0) = (len, DType::try_from(header.dtype), header.codec) {
         let expected = (len * dtype.size()) as u64;
         if header.length != expected {
-            return Err(Fault::PayloadMismatch { kind: header.kind, size: header.length, expected });
+            return Err(Fault::PayloadMismatch {
+                kind: header.kind,
+                size: header.length,
+                expected,
+            });
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! Which instruction set to run, chosen at run time.
 
 use super::Kernel;
-#[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512::Avx512};
 #[cfg(target_arch = "aarch64")]
 use super::neon::Neon;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
 
 /// An instruction set this CPU has. Owning a value is the proof: the tokens inside can only be
 /// made after asking the CPU.

@@ -70,8 +70,10 @@ pub enum OptimizerError {
     NoRule { last: String, known: String },
     #[error("rule {part:?} is followed by {next:?}; a rule must be the last part, and only one")]
     RuleNotLast { part: String, next: String },
-    #[error("{part}: {first} and {second} are both 0, so an element that never had a gradient \
-             would become 0/0; make one of them positive")]
+    #[error(
+        "{part}: {first} and {second} are both 0, so an element that never had a gradient \
+             would become 0/0; make one of them positive"
+    )]
     BothZero { part: &'static str, first: &'static str, second: &'static str },
 }
 

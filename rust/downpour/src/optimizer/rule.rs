@@ -80,10 +80,7 @@ impl Worst {
     }
 
     pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            gradient: self.gradient.max(other.gradient),
-            result: self.result.max(other.result),
-        }
+        Self { gradient: self.gradient.max(other.gradient), result: self.result.max(other.result) }
     }
 }
 

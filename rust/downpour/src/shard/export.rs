@@ -59,8 +59,7 @@ impl Shard {
         let store = self.store();
         let ledger = self.ledger.encode();
         let fragments = store.fragments();
-        let mut bytes =
-            Vec::with_capacity(HEAD_SIZE + 16 * fragments + ledger.len() + CRC_SIZE);
+        let mut bytes = Vec::with_capacity(HEAD_SIZE + 16 * fragments + ledger.len() + CRC_SIZE);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&[VERSION, 0, 0, 0]);
         let geometry = store.geometry();

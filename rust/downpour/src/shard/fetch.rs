@@ -123,8 +123,7 @@ impl Joint {
     fn new(stripe_len: usize, len: usize) -> Self {
         let rest = len % stripe_len;
         let whole = Combiner::new(stripe_len * ELEMENT_SIZE);
-        let last =
-            if rest == 0 { whole.clone() } else { Combiner::new(rest * ELEMENT_SIZE) };
+        let last = if rest == 0 { whole.clone() } else { Combiner::new(rest * ELEMENT_SIZE) };
         Self { whole, last }
     }
 

@@ -69,6 +69,11 @@ impl Words {
         Held { index, arena: self.arena.id() }
     }
 
+    /// The same, given back when the guard is dropped.
+    pub(super) fn borrow(&self, stripe: usize) -> Borrowed<'_> {
+        Borrowed { words: self, held: Some(self.acquire(stripe)) }
+    }
+
     /// Move the external count of `seen` (our own reference included) to the block.
     #[cold]
     fn fold(&self, stripe: usize, seen: u64) {
@@ -119,6 +124,29 @@ impl Words {
         let left = self.arena.block(old).count.fetch_add(moved, Ordering::AcqRel) + moved;
         if left == 0 {
             self.arena.put(old);
+        }
+    }
+}
+
+/// A reference for the time of a call.
+pub(super) struct Borrowed<'a> {
+    words: &'a Words,
+    /// Taken only by `drop`.
+    held: Option<Held>,
+}
+
+impl Borrowed<'_> {
+    /// Every plane of the block.
+    pub(super) fn planes(&self) -> &[f32] {
+        let held = self.held.as_ref().expect("given back only on drop");
+        self.words.arena.planes(held)
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.words.release(held);
         }
     }
 }

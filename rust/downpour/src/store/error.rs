@@ -10,7 +10,9 @@ pub enum StoreError {
     Len { len: usize, len_max: usize },
     #[error("stripe_len is {stripe_len}; it must be a positive multiple of {unit} elements")]
     StripeLen { stripe_len: usize, unit: usize },
-    #[error("fragment_len is {fragment_len}; it must be a positive multiple of stripe_len {stripe_len}")]
+    #[error(
+        "fragment_len is {fragment_len}; it must be a positive multiple of stripe_len {stripe_len}"
+    )]
     FragmentLen { fragment_len: usize, stripe_len: usize },
     #[error("{name} is {value}, must be {bound}")]
     Tuning { name: &'static str, value: usize, bound: &'static str },

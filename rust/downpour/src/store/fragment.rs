@@ -19,44 +19,45 @@
 //! Submitting is lock-free: it never waits for another thread.
 
 use super::list::Head;
-use super::queue::Record;
-use super::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use super::queue::{Queue, Record};
+use super::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, own};
 
 /// In `lsn`: a record is being published; its number is not known yet.
 const PUBLISHING: u64 = u64::MAX;
 
-#[derive(Default)]
-#[repr(align(64))]
-struct Line<T>(T);
-
-/// The shared state of one fragment.
+/// The shared state of one fragment. What a record in its turn touches fits in one cache line,
+/// because a sweep finds it cold.
+#[repr(C, align(64))]
 pub(super) struct Fragment {
-    tickets: Line<AtomicU64>,
-    claimed: AtomicBool,
+    tickets: AtomicU64,
     settled: AtomicU64,
     version: AtomicU64,
     lsn: AtomicU64,
     pub(super) inbox: Head,
+    claimed: AtomicBool,
+    /// Length of `waiting`, so that an empty one need not be looked at.
+    waiting_len: AtomicUsize,
     /// Early records, owned by the claim holder.
-    pub(super) waiting: Mutex<Vec<(u64, Record)>>,
+    waiting: Mutex<Vec<(u64, Record)>>,
 }
 
 impl Fragment {
     pub(super) fn new() -> Self {
         Self {
-            tickets: Line(AtomicU64::new(0)),
-            claimed: AtomicBool::new(false),
+            tickets: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             version: AtomicU64::new(0),
             lsn: AtomicU64::new(0),
             inbox: Head::new(),
+            claimed: AtomicBool::new(false),
+            waiting_len: AtomicUsize::new(0),
             waiting: Mutex::new(Vec::new()),
         }
     }
 
     pub(super) fn take_ticket(&self) -> u64 {
         // ORDERING: Relaxed; the numbers are unique and ordered, nothing else depends on them.
-        self.tickets.0.fetch_add(1, Ordering::Relaxed)
+        self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn is_due(&self, number: u64) -> bool {
@@ -65,7 +66,7 @@ impl Fragment {
     }
 
     /// The number of the ticket whose turn it is, for the claim holder.
-    pub(super) fn due(&self) -> u64 {
+    fn due(&self) -> u64 {
         // ORDERING: Relaxed; written under the claim only.
         self.settled.load(Ordering::Relaxed)
     }
@@ -91,6 +92,25 @@ impl Fragment {
         // claims since ours: their pushes are visible to the look at the inbox.
         self.claimed.swap(false, Ordering::AcqRel);
         !self.inbox.is_empty()
+    }
+
+    /// Move the inbox to the early records and remove the one that is due, if it is there. Claim
+    /// holder only.
+    pub(super) fn take_due(&self, queue: &Queue) -> Option<Record> {
+        let arrived = !self.inbox.is_empty();
+        // ORDERING: Relaxed; written under the claim only.
+        if !arrived && self.waiting_len.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut waiting = own(&self.waiting);
+        if arrived {
+            queue.drain(&self.inbox, &mut waiting);
+        }
+        let due = self.due();
+        let place = waiting.iter().position(|(number, _)| *number == due);
+        let record = place.map(|place| waiting.swap_remove(place).1);
+        self.waiting_len.store(waiting.len(), Ordering::Relaxed);
+        record
     }
 
     pub(super) fn version(&self) -> u64 {

@@ -10,12 +10,7 @@ impl Store {
     ///
     /// [`StoreError`] if there is no such plane or range, after the first record, or if memory for
     /// copies is short (some stripes may have been set then).
-    pub fn load_plane(
-        &self,
-        plane: usize,
-        start: usize,
-        values: &[f32],
-    ) -> Result<(), StoreError> {
+    pub fn load_plane(&self, plane: usize, start: usize, values: &[f32]) -> Result<(), StoreError> {
         self.expect_range(plane, start, values.len())?;
         let stop = start + values.len();
         let mut stripe = start / self.geometry.stripe_len;
@@ -50,11 +45,9 @@ impl Store {
             let stripe = at / self.geometry.stripe_len;
             let range = self.geometry.stripe_range(stripe);
             let (part, after) = rest.split_at_mut(rest.len().min(range.end - at));
-            let held = self.words.acquire(stripe);
             let offset = plane * self.stride + at - range.start;
-            let planes = self.words.arena().planes(&held);
-            part.copy_from_slice(&planes[offset..offset + part.len()]);
-            self.words.release(held);
+            let held = self.words.borrow(stripe);
+            part.copy_from_slice(&held.planes()[offset..offset + part.len()]);
             at += part.len();
             rest = after;
         }
@@ -117,9 +110,7 @@ impl Store {
             self.expect_unsealed()?;
             let bytes = self.words.arena().block_bytes();
             let mut fresh = self.words.arena().take().ok_or(StoreError::Memory { bytes })?;
-            let held = self.words.acquire(stripe);
-            fresh.planes_mut().copy_from_slice(self.words.arena().planes(&held));
-            self.words.release(held);
+            fresh.planes_mut().copy_from_slice(self.words.borrow(stripe).planes());
             change(fresh.planes_mut());
             self.words.publish(stripe, fresh);
             Ok(())

@@ -20,24 +20,24 @@ impl Store {
         let stripes = self.geometry.fragment_stripes(fragment);
         let start = self.geometry.fragment_range(fragment).start;
         let mut scratch = self.scratch(&gradient)?;
+        // All references first: their blocks' headers are cold, and come in side by side.
+        let old: Vec<_> = stripes.clone().map(|stripe| self.words.borrow(stripe)).collect();
         // The new blocks; dropped, and so put back, on every early return.
         let mut fresh = Vec::with_capacity(stripes.len());
         let mut worst = Worst::default();
-        for stripe in stripes.clone() {
+        for (stripe, old) in stripes.clone().zip(&old) {
             let range = self.geometry.stripe_range(stripe);
             let part = gradient.slice(range.start - start, range.end - start);
             let part = as_f32(self, part, scratch.as_mut());
             let mut new = self.spare()?;
-            let held = self.words.acquire(stripe);
             worst = worst.and(self.optimizer.update(Stripe {
-                old: self.words.arena().planes(&held),
+                old: old.planes(),
                 new: new.planes_mut(),
                 stride: self.stride,
                 gradient: part,
                 scale,
                 correction,
             }));
-            self.words.release(held);
             fresh.push(new);
             if !worst.gradient_finite() {
                 return Err(self.refuse_gradient(gradient, scale));
@@ -50,6 +50,7 @@ impl Store {
             // ORDERING: Relaxed; loading planes is ordered by the claims it takes.
             self.sealed.store(true, Ordering::Relaxed);
         }
+        drop(old);
         shared.publishing();
         for (stripe, fresh) in stripes.zip(fresh) {
             self.words.publish(stripe, fresh);

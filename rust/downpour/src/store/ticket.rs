@@ -2,7 +2,7 @@
 
 use super::fragment::Fragment;
 use super::queue::{Applied, Receipt, Record};
-use super::sync::{Backoff, own};
+use super::sync::Backoff;
 use super::{ApplyError, Store};
 use crate::kernel::Gradient;
 
@@ -176,16 +176,8 @@ impl Claim<'_> {
     /// Settle every record that is due, in order.
     fn drain(&self) {
         let shared = &self.store.fragments[self.fragment];
-        let mut waiting = own(&shared.waiting);
-        loop {
-            if !shared.inbox.is_empty() {
-                self.store.queue.drain(&shared.inbox, &mut waiting);
-            }
-            let due = shared.due();
-            let Some(place) = waiting.iter().position(|(number, _)| *number == due) else {
-                return;
-            };
-            match waiting.swap_remove(place).1 {
+        while let Some(record) = shared.take_due(&self.store.queue) {
+            match record {
                 Record::Void => shared.settle(),
                 Record::Update { bytes, dtype, scale, settlement } => {
                     let gradient = Gradient::from_bytes(&bytes, dtype);

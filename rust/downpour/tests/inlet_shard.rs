@@ -1,0 +1,382 @@
+//! The shard's inlet: the same events and bits however the bytes are cut; nothing of a damaged
+//! record is applied; every rule of the wire.
+
+mod streams;
+
+use downpour::dedupe::Run;
+use downpour::frame::{Code, Fault, HEADER_SIZE, Header, Kind};
+use downpour::inlet::{Event, InletError, Misuse, Refusal, Settled};
+use proptest::prelude::*;
+use streams::*;
+
+const ACCEPT: Decision = Decision::Accept(1.0);
+
+/// Two pushes with everything in between that may be there: one good, one with a poisoned record,
+/// a repeated record run, control frames inside a push.
+fn busy_stream() -> Vec<u8> {
+    let mut poisoned = gradient();
+    poisoned[40] = f32::NAN;
+    poisoned[41] = f32::INFINITY;
+    let good = push(1, &gradient());
+    let mut stream = control(Kind::Ping, 9);
+    stream.extend(&good);
+    stream.extend(push(5, &poisoned));
+    let cut = HEADER_SIZE + 24 + 2 * (HEADER_SIZE + 4 * FRAGMENT_LEN);
+    stream.extend(&good[..cut]);
+    stream.extend(control(Kind::Fetch, 3));
+    stream.extend(&good[cut..]);
+    stream.extend(control(Kind::Bye, 0));
+    stream
+}
+
+fn expected_reports() -> Vec<Settled> {
+    let settled = |first_seq, count, applied, lsn, last| Settled {
+        first_seq,
+        count,
+        applied,
+        staleness: 0,
+        lsn,
+        last,
+    };
+    vec![
+        settled(1, 3, 3, 3, false),
+        settled(4, 1, 1, 4, true),
+        // Record 6 is refused: reports stop before it and go on behind it.
+        Settled { staleness: 1, ..settled(5, 1, 1, 5, false) },
+        Settled { staleness: 1, ..settled(7, 2, 2, 7, true) },
+        // The first push again, with a FETCH inside: all duplicates.
+        settled(1, 2, 0, 7, false),
+        settled(3, 2, 0, 7, true),
+    ]
+}
+
+#[test]
+fn a_busy_stream_is_reported_in_order() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let (events, error) = feed(&mut inlet, &shard, &busy_stream(), &[usize::MAX], ACCEPT);
+    assert_eq!(error, None);
+    assert_eq!(settled(&events), expected_reports());
+    let frames: Vec<_> = events
+        .iter()
+        .filter_map(|e| if let Event::Frame(f) = e { Some(f.header.kind) } else { None })
+        .collect();
+    use Kind::{Bye, Fetch, Ping, Push};
+    assert_eq!(frames, [Ping, Push, Push, Push, Fetch, Bye]);
+    let refusals: Vec<_> = events
+        .iter()
+        .filter_map(|e| if let Event::Refusal(r) = e { Some(*r) } else { None })
+        .collect();
+    let poisoned =
+        Refusal { seq: 6, fragment: 1, code: Code::NonFinite, count: 2, first_index: Some(8) };
+    assert_eq!(refusals, [poisoned]);
+    // Each applied push subtracts half its gradient; fragment 1 was applied once, others twice.
+    for (i, (value, g)) in parameters(&shard).iter().zip(gradient()).enumerate() {
+        let times = if (FRAGMENT_LEN..2 * FRAGMENT_LEN).contains(&i) { 1.0 } else { 2.0 };
+        assert_eq!(*value, -0.5 * g * times, "element {i}");
+    }
+    assert_eq!(shard.find(1).map(|e| (e.floor(), e.applied())), Some((5, 7)));
+}
+
+#[test]
+fn byte_by_byte_is_the_same_as_whole() {
+    let (shard, whole) = (shard(), streams::shard());
+    let stream = busy_stream();
+    let bytes = feed(&mut inlet(), &shard, &stream, &[1], ACCEPT);
+    assert_eq!(bytes, feed(&mut inlet(), &whole, &stream, &[usize::MAX], ACCEPT));
+    assert_eq!(state(&shard), state(&whole));
+}
+
+proptest! {
+    #[test]
+    fn any_cut_is_the_same_as_whole(sizes in prop::collection::vec(1usize..400, 1..12)) {
+        let (shard, whole) = (shard(), streams::shard());
+        let stream = busy_stream();
+        let cut = feed(&mut inlet(), &shard, &stream, &sizes, ACCEPT);
+        prop_assert_eq!(cut, feed(&mut inlet(), &whole, &stream, &[usize::MAX], ACCEPT));
+        prop_assert_eq!(state(&shard), state(&whole));
+    }
+
+    #[test]
+    fn random_bytes_never_panic_and_change_nothing(
+        bytes in prop::collection::vec(any::<u8>(), 64..600),
+    ) {
+        let shard = shard();
+        let before = state(&shard);
+        let (events, error) = feed(&mut inlet(), &shard, &bytes, &[usize::MAX], ACCEPT);
+        prop_assert!(events.is_empty() && error.is_some());
+        prop_assert_eq!(state(&shard), before);
+    }
+}
+
+#[test]
+fn a_damaged_byte_ends_the_stream_and_its_record_is_not_applied() {
+    let stream = push(1, &gradient());
+    let record_size = HEADER_SIZE + 4 * FRAGMENT_LEN;
+    for at in 0..stream.len() {
+        let (shard, mut inlet) = (shard(), inlet());
+        let mut damaged = stream.clone();
+        damaged[at] ^= 0x40;
+        let (events, error) = feed(&mut inlet, &shard, &damaged, &[usize::MAX], ACCEPT);
+        let error = error.unwrap_or_else(|| panic!("byte {at} went unnoticed"));
+        // Whole records before the damage count, and are reported; nothing else does.
+        let before = at.saturating_sub(HEADER_SIZE + 24) / record_size;
+        let reported: u32 = settled(&events).iter().map(|s| s.applied).sum();
+        assert_eq!((shard.store().lsn(), u64::from(reported)), (before as u64, before as u64));
+        let frames_before = if at < HEADER_SIZE + 24 { 0 } else { HEADER_SIZE + 24 };
+        assert_eq!(error.offset, (frames_before + before * record_size) as u64, "byte {at}");
+        for (i, value) in parameters(&shard).iter().enumerate() {
+            let g = if i < before * FRAGMENT_LEN { gradient()[i] } else { 0.0 };
+            assert_eq!(*value, -0.5 * g, "byte {at}, element {i}");
+        }
+    }
+}
+
+#[test]
+fn a_finished_stream_repeats_its_error() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let (_, error) = feed(&mut inlet, &shard, &control(Kind::Ack, 1), &[64], ACCEPT);
+    let error = error.unwrap();
+    let scratch = vec![0; inlet.scratch_size()];
+    for _ in 0..2 {
+        assert_eq!(inlet.advance(&scratch, 0, &shard), Err(InletError::Protocol(error)));
+    }
+}
+
+/// The fault that a stream ends with.
+fn fault(stream: &[u8]) -> Fault {
+    let (_, error) = feed(&mut inlet(), &shard(), stream, &[usize::MAX], ACCEPT);
+    error.expect("the stream breaks a rule").fault
+}
+
+#[test]
+fn every_broken_rule_is_named() {
+    let payload = bytes_of(&gradient()[..FRAGMENT_LEN]);
+    for kind in [Kind::Ack, Kind::Refuse, Kind::Parameters, Kind::Fetched] {
+        assert!(matches!(fault(&control(kind, 1)), Fault::Unexpected { .. }), "{kind:?}");
+    }
+    let lonely = fault(&record(1, 0, 1, &payload));
+    assert!(matches!(lonely, Fault::Unexpected { kind: Kind::Fragment, .. }));
+    let twice = [announcement(1, 1), announcement(2, 1)].concat();
+    assert!(matches!(fault(&twice), Fault::Unexpected { kind: Kind::Push, .. }));
+    let late = [announcement(1, 2), record(2, 0, 1, &payload)].concat();
+    assert_eq!(fault(&late), Fault::Sequence { seq: 2, expected: 1 });
+    let short = [announcement(1, 1), record(1, 0, 1, &payload[4..])].concat();
+    let mismatch = Fault::PayloadMismatch { kind: Kind::Fragment, size: 124, expected: 128 };
+    assert_eq!(fault(&short), mismatch);
+    // The last fragment has only 4 elements.
+    let long = [announcement(1, 1), record(1, 3, 1, &payload)].concat();
+    assert!(matches!(fault(&long), Fault::PayloadMismatch { size: 128, expected: 16, .. }));
+    let wordy = frame(Header::new(Kind::Ping), &[0; CONTROL_SIZE_MAX + 1]);
+    assert_eq!(fault(&wordy), Fault::PayloadSize { kind: Kind::Ping, size: 129, limit: 128 });
+    let huge = Header { length: u64::MAX, ..Header::new(Kind::Ping) }.encode();
+    assert!(matches!(fault(&huge), Fault::PayloadSize { size: u64::MAX, .. }));
+    let other =
+        Header { replica: 2, incarnation: 1, dtype: 1, seq: 1, ..Header::new(Kind::Fragment) };
+    let other = [announcement(1, 1), frame(other, &payload)].concat();
+    assert!(matches!(fault(&other), Fault::Identity { replica: 2, expected_replica: 1, .. }));
+}
+
+#[test]
+fn an_impossible_announcement_is_named() {
+    let head = Header { replica: 1, incarnation: 1, seq: 1, count: 1, ..Header::new(Kind::Push) };
+    let announced = |head: Header| fault(&frame(head, &[0; 24]));
+    assert!(matches!(announced(Header { replica: 0, ..head }), Fault::Nobody { .. }));
+    assert!(matches!(announced(Header { incarnation: 0, ..head }), Fault::Nobody { .. }));
+    assert!(matches!(announced(Header { seq: 0, ..head }), Fault::Run { seq: 0, count: 1 }));
+    assert!(matches!(announced(Header { seq: u64::MAX, ..head }), Fault::Run { .. }));
+    let short = fault(&frame(head, &[0; 23]));
+    assert_eq!(short, Fault::PayloadMismatch { kind: Kind::Push, size: 23, expected: 24 });
+}
+
+#[test]
+fn a_record_the_shard_cannot_read_is_refused_and_the_stream_goes_on() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let payload = bytes_of(&gradient()[..FRAGMENT_LEN]);
+    let codec = Header {
+        codec: 7,
+        dtype: 1,
+        replica: 1,
+        incarnation: 1,
+        seq: 3,
+        ..Header::new(Kind::Fragment)
+    };
+    let stream = [
+        announcement(1, 4),
+        record(1, 99, 1, &payload),
+        record(2, 0, 9, &payload),
+        frame(codec, &payload),
+        record(4, 0, 1, &bytes_of(&[f32::MAX; FRAGMENT_LEN])),
+    ]
+    .concat();
+    let (events, error) = feed(&mut inlet, &shard, &stream, &[100], Decision::Accept(4.0));
+    assert_eq!(error, None);
+    let codes: Vec<_> = events
+        .iter()
+        .filter_map(|e| if let Event::Refusal(r) = e { Some((r.seq, r.code)) } else { None })
+        .collect();
+    // MAX times 4 is not finite: the scale belongs to the check.
+    use Code::{Fragment, NonFinite, Unsupported};
+    assert_eq!(codes, [(1, Fragment), (2, Unsupported), (3, Unsupported), (4, NonFinite)]);
+    // Refused records are not done, but the push is complete: an empty last report says so.
+    let last = Settled { first_seq: 5, last: true, ..Settled::default() };
+    assert_eq!(settled(&events), [last]);
+    assert_eq!(shard.find(1).map(|e| (e.floor(), e.applied())), Some((0, 0)));
+    let (events, error) = feed(&mut inlet, &shard, &push(1, &gradient()), &[usize::MAX], ACCEPT);
+    assert_eq!((settled(&events).iter().map(|s| s.applied).sum::<u32>(), error), (4, None));
+}
+
+#[test]
+fn every_dtype_is_applied() {
+    let halves = vec![0x3C00u16; FRAGMENT_LEN];
+    let brains = vec![0x3F80u16; FRAGMENT_LEN];
+    let words = |words: Vec<u16>| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+    let doubles: Vec<u8> = [1.0f64; FRAGMENT_LEN].iter().flat_map(|d| d.to_le_bytes()).collect();
+    let ones = bytes_of(&[1.0; FRAGMENT_LEN]);
+    for (dtype, payload) in [(1, ones), (2, doubles), (3, words(halves)), (4, words(brains))] {
+        let shard = shard();
+        let stream = [announcement(1, 1), record(1, 1, dtype, &payload)].concat();
+        let (events, error) = feed(&mut inlet(), &shard, &stream, &[31], ACCEPT);
+        assert_eq!((settled(&events)[0].applied, error), (1, None), "dtype {dtype}");
+        assert_eq!(parameters(&shard)[FRAGMENT_LEN..2 * FRAGMENT_LEN], [-0.5; FRAGMENT_LEN]);
+    }
+}
+
+#[test]
+fn a_skipped_push_is_received_checked_and_thrown_away() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let stream = [push(1, &gradient()), control(Kind::Ping, 4)].concat();
+    let (events, error) = feed(&mut inlet, &shard, &stream, &[77], Decision::Skip);
+    assert_eq!(error, None);
+    assert!(settled(&events).is_empty());
+    assert!(matches!(&events[..], [Event::Frame(_), Event::Frame(ping)] if ping.header.seq == 4));
+    assert_eq!((shard.store().lsn(), parameters(&shard)), (0, vec![0.0; LEN]));
+    let mut damaged = push(5, &gradient());
+    *damaged.last_mut().unwrap() ^= 1;
+    let (_, error) = feed(&mut inlet, &shard, &damaged, &[77], Decision::Skip);
+    assert!(matches!(error.unwrap().fault, Fault::PayloadChecksum { .. }));
+}
+
+#[test]
+fn a_push_of_nothing_is_complete_at_once() {
+    for decision in [ACCEPT, Decision::Skip] {
+        let (shard, mut inlet) = (shard(), inlet());
+        let stream = [announcement(1, 0), push(1, &gradient())].concat();
+        let (events, error) = feed(&mut inlet, &shard, &stream, &[usize::MAX], decision);
+        assert_eq!(error, None);
+        let first = Settled { first_seq: 1, last: true, ..Settled::default() };
+        let reports = settled(&events);
+        assert_eq!(reports.first(), (decision == ACCEPT).then_some(&first));
+    }
+}
+
+#[test]
+fn a_fence_in_the_middle_of_a_push_stops_the_rest() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let stream = push(1, &gradient());
+    let half = HEADER_SIZE + 24 + 2 * (HEADER_SIZE + 4 * FRAGMENT_LEN);
+    let (_, error) = feed(&mut inlet, &shard, &stream[..half], &[usize::MAX], ACCEPT);
+    assert_eq!((shard.store().lsn(), error), (2, None));
+    shard.fence(1, 2);
+    let (events, error) = feed(&mut inlet, &shard, &stream[half..], &[usize::MAX], ACCEPT);
+    assert_eq!((shard.store().lsn(), error), (2, None));
+    let fenced = |event: &&Event| matches!(event, Event::Refusal(r) if r.code == Code::Fenced);
+    assert_eq!(events.iter().filter(fenced).count(), 2);
+    assert!(settled(&events).last().is_some_and(|s| s.last));
+}
+
+#[test]
+fn a_record_nobody_admitted_is_refused() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let mut scratch = vec![0; inlet.scratch_size()];
+    let stream = push(1, &gradient());
+    let (start, _) = inlet.window(&mut scratch).unwrap();
+    let size = HEADER_SIZE + 24 + HEADER_SIZE + 4 * FRAGMENT_LEN;
+    scratch[start..start + size].copy_from_slice(&stream[..size]);
+    assert!(inlet.advance(&scratch, size, &shard).unwrap().is_some());
+    inlet.accept(1.0, &shard).unwrap();
+    let event = inlet.advance(&scratch, 0, &shard).unwrap();
+    assert!(matches!(event, Some(Event::Refusal(r)) if r.code == Code::UnknownState));
+}
+
+#[test]
+fn the_owner_must_keep_the_rules_too() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let mut scratch = vec![0; inlet.scratch_size()];
+    assert_eq!(inlet.accept(1.0, &shard), Err(Misuse::NotAnnounced));
+    assert_eq!(inlet.skip(), Err(Misuse::NotAnnounced));
+    let room = scratch.len();
+    let overrun = Misuse::Overrun { count: room + 1, room };
+    assert_eq!(inlet.advance(&scratch, room + 1, &shard), Err(overrun.into()));
+    assert!(matches!(inlet.window(&mut [0; 8]), Err(Misuse::Scratch { size: 8, .. })));
+    let stream = announcement(1, 1);
+    scratch[..stream.len()].copy_from_slice(&stream);
+    assert!(inlet.advance(&scratch, stream.len(), &shard).unwrap().is_some());
+    assert_eq!(inlet.advance(&scratch, 0, &shard), Err(Misuse::Undecided.into()));
+    for scale in [f32::NAN, f32::INFINITY] {
+        assert_eq!(inlet.accept(scale, &shard), Err(Misuse::Scale));
+    }
+    // The window stays open while the owner thinks.
+    let (start, stop) = inlet.window(&mut scratch).unwrap();
+    assert!(start < stop);
+    assert_eq!(inlet.accept(1.0, &shard), Ok(()));
+    assert_eq!(inlet.accept(1.0, &shard), Err(Misuse::NotAnnounced));
+}
+
+#[test]
+fn an_exported_ledger_goes_on_and_knows_the_duplicates() {
+    let (old, new) = (shard(), shard());
+    feed(&mut inlet(), &old, &push(1, &gradient()), &[usize::MAX], ACCEPT);
+    new.store().load_plane(0, 0, &parameters(&old)).unwrap();
+    new.import_ledger(&old.export_ledger()).unwrap();
+    assert_eq!(state(&new), state(&old));
+    let again = [push(1, &gradient()), push(5, &gradient())].concat();
+    for shard in [&old, &new] {
+        let (events, error) = feed(&mut inlet(), shard, &again, &[usize::MAX], ACCEPT);
+        let applied: Vec<_> = settled(&events).iter().map(|s| s.applied).collect();
+        assert_eq!((applied, error), (vec![0, 0, 3, 1], None));
+    }
+    assert_eq!(state(&new), state(&old));
+}
+
+#[test]
+fn damaged_or_foreign_ledgers_are_refused_and_change_nothing() {
+    let old = shard();
+    feed(&mut inlet(), &old, &push(1, &gradient()), &[usize::MAX], ACCEPT);
+    let bytes = old.export_ledger();
+    let new = shard();
+    let before = state(&new);
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        assert!(new.import_ledger(&damaged).is_err(), "byte {at} went unnoticed");
+        assert!(new.import_ledger(&bytes[..at]).is_err(), "cut at {at} went unnoticed");
+    }
+    assert!(new.import_ledger(&[&bytes[..], &[0]].concat()).is_err());
+    assert_eq!(state(&new), before);
+    let run = Run { replica: 1, incarnation: 1, first_seq: 1, count: 1, first_incomplete: 1 };
+    assert_eq!(new.admit(&run), downpour::dedupe::Verdict::New);
+    new.import_ledger(&bytes).unwrap();
+    assert!(old.import_ledger(&bytes).is_err(), "the old one has applied records");
+}
+
+#[test]
+fn a_lying_ledger_is_refused_although_its_checksum_is_right() {
+    let old = shard();
+    feed(&mut inlet(), &old, &push(1, &gradient()), &[usize::MAX], ACCEPT);
+    let bytes = old.export_ledger();
+    let new = shard();
+    let body = bytes.len() - 4;
+    // Version, reserved, geometry, counts, a fragment's version, its LSN, the replica's fields.
+    let entry = 48 + 16 * FRAGMENTS;
+    let fields = [4, 5, 8, 16, 24, 40, 44, 48, 56, entry + 8, entry + 12, entry + 20];
+    // The floor is 4: the bit of 5 would have raised it.
+    let bitmap = (entry + 36, 1 << 5);
+    for (at, change) in fields.map(|at| (at, 0x80)).into_iter().chain([bitmap]) {
+        let mut lie = bytes.clone();
+        lie[at] ^= change;
+        let crc = downpour::checksum::crc32c(&lie[..body]);
+        lie[body..].copy_from_slice(&crc.to_le_bytes());
+        assert!(new.import_ledger(&lie).is_err(), "byte {at} went unnoticed");
+    }
+    assert_eq!(new.find(1), None);
+}

@@ -1,0 +1,176 @@
+//! Every rule, behind every combination of parts before it, equals its scalar twin to the bit;
+//! and a chain that makes no sense says why.
+
+#![cfg(not(loom))]
+
+mod optimizer_twin;
+
+use std::collections::BTreeMap;
+
+use downpour::kernel::{Gradient, Level};
+use downpour::optimizer::{Optimizer, OptimizerError, rules};
+use downpour::store::{ApplyError, Geometry, Store};
+use optimizer_twin::{Records, Twin, bits, chains, compile, part};
+use proptest::prelude::*;
+
+const GEOMETRY: Geometry = Geometry { len: 83, stripe_len: 32, fragment_len: 64 };
+
+/// Any finite f32, with the awkward ones frequent; now and then a poisonous one.
+fn element() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        60 => -2.0_f32..2.0,
+        20 => any::<f32>().prop_filter("finite", |value| value.is_finite()),
+        5 => Just(0.0_f32),
+        5 => Just(-0.0_f32),
+        5 => Just(f32::MIN_POSITIVE / 2.0),
+        1 => prop_oneof![Just(f32::NAN), Just(f32::INFINITY), Just(f32::MAX)],
+    ]
+}
+
+fn mild() -> impl Strategy<Value = Vec<f32>> {
+    prop::collection::vec(-2.0_f32..2.0, 64)
+}
+
+fn wild() -> impl Strategy<Value = Vec<f32>> {
+    prop::collection::vec(element(), 64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_chain_equals_its_twin(
+        initial in prop::collection::vec(-3.0_f32..3.0, GEOMETRY.len),
+        records in prop::collection::vec(
+            (0..2_usize, prop_oneof![4 => mild(), 1 => wild()], prop_oneof![Just(1.0_f32), 0.1_f32..2.0]),
+            1..8,
+        ),
+    ) {
+        for parts in chains() {
+            let store = Store::new(GEOMETRY, compile(&parts, Level::best())).unwrap();
+            let twin = Twin::new(GEOMETRY, &parts);
+            store.load_plane(0, 0, &initial).unwrap();
+            twin.load(&initial);
+            for (fragment, gradient, scale) in &records {
+                let gradient = &gradient[..GEOMETRY.fragment_range(*fragment).len()];
+                let expected = twin.apply(*fragment, gradient, *scale);
+                prop_assert_eq!(Records::apply(&store, *fragment, gradient, *scale), expected);
+            }
+            for plane in 0..store.planes() {
+                let (ours, theirs) = (store.plane(plane), twin.plane(plane));
+                prop_assert_eq!(bits(&ours), bits(&theirs), "{:?} plane {}", parts, plane);
+            }
+            prop_assert_eq!(store.counters(), twin.counters());
+        }
+    }
+}
+
+#[test]
+fn a_thousand_updates_keep_bias_correction_equal() {
+    let geometry = Geometry { len: 5, stripe_len: 16, fragment_len: 16 };
+    for parts in chains() {
+        let store = Store::new(geometry, compile(&parts, Level::best())).unwrap();
+        let twin = Twin::new(geometry, &parts);
+        for round in 0..1000_u16 {
+            let g = f32::from(round % 7) - 3.0;
+            let gradient = [g, -g, 0.5, 0.0, g * 0.01];
+            let expected = twin.apply(0, &gradient, 1.0);
+            assert_eq!(Records::apply(&store, 0, &gradient, 1.0), expected, "{parts:?}");
+        }
+        assert_eq!(bits(&store.plane(0)), bits(&twin.plane(0)), "{parts:?}");
+    }
+}
+
+/// A result may overflow although the gradient is finite: then nothing may change.
+#[test]
+fn results_that_overflow_are_refused_whole() {
+    for parts in chains().iter().filter(|parts| !parts.iter().any(|part| part.0 == "clip")) {
+        let store = Store::new(GEOMETRY, compile(parts, Level::best())).unwrap();
+        store.apply(0, Gradient::F32(&[0.5; 64]), 1.0).unwrap();
+        let before: Vec<_> = (0..store.planes()).map(|plane| bits(&store.plane(plane))).collect();
+        let mut gradient = [0.25_f32; 64];
+        gradient[40] = f32::MAX;
+        gradient[63] = -f32::MAX;
+        // Two large steps in one direction overflow SGD's parameters; squares overflow at once.
+        let refused = (0..40).find_map(|_| store.apply(0, Gradient::F32(&gradient), 1.0).err());
+        let Some(ApplyError::ResultNonFinite { count: 2, first_index: 40 }) = refused else {
+            panic!("{parts:?}: {refused:?}");
+        };
+        let version = store.version(0);
+        if version == 1 {
+            for (plane, before) in before.iter().enumerate() {
+                assert_eq!(bits(&store.plane(plane)), *before, "{parts:?} plane {plane}");
+            }
+        }
+        assert_eq!(store.lsn(), version);
+    }
+}
+
+fn refusal(parts: &[optimizer_twin::Part]) -> OptimizerError {
+    Optimizer::compile(parts, None).expect_err("the chain is bad")
+}
+
+#[test]
+fn numbers_are_read_strictly() {
+    let numbers = |lr: f64| part("sgd", &[("lr", lr)]);
+    for bad in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-60, 1e60] {
+        let error = refusal(&[numbers(bad)]);
+        assert!(matches!(&error, OptimizerError::OutOfRange { name: "lr", .. }), "{bad} {error}");
+    }
+    let message = refusal(&[numbers(-1.0)]).to_string();
+    assert_eq!(message, "sgd: lr is -1, must be a finite f32 > 0");
+    let missing = refusal(&[part("sgd", &[])]).to_string();
+    assert_eq!(missing, "sgd needs the number \"lr\" (a finite f32 > 0)");
+    let unknown = refusal(&[part("sgd", &[("lr", 1.0), ("rate", 1.0)])]).to_string();
+    assert_eq!(unknown, "sgd has no number \"rate\"; its numbers are lr");
+    for (beta, good) in [(0.0, true), (0.9, true), (1.0, false), (0.999_999_999_99, false)] {
+        let adam = part("adam", &[("lr", 1.0), ("beta1", beta), ("beta2", 0.5), ("eps", 1e-8)]);
+        assert_eq!(Optimizer::compile(&[adam], None).is_ok(), good, "{beta}");
+    }
+    let half = part("momentum", &[("lr", 1.0), ("momentum", 0.5), ("nesterov", 0.5)]);
+    assert!(refusal(&[half]).to_string().ends_with("nesterov is 0.5, must be 0 or 1"));
+    let zero = part("adagrad", &[("lr", 1.0), ("eps", 0.0), ("initial", 0.0)]);
+    assert!(matches!(refusal(&[zero]), OptimizerError::BothZero { part: "adagrad", .. }));
+}
+
+#[test]
+fn chains_end_in_exactly_one_rule() {
+    let sgd = || part("sgd", &[("lr", 1.0)]);
+    let clip = || part("clip", &[("max", 1.0)]);
+    assert!(matches!(refusal(&[]), OptimizerError::Empty { .. }));
+    assert!(matches!(refusal(&[clip()]), OptimizerError::NoRule { .. }));
+    assert!(matches!(refusal(&[sgd(), clip()]), OptimizerError::RuleNotLast { .. }));
+    assert!(matches!(refusal(&[sgd(), sgd()]), OptimizerError::RuleNotLast { .. }));
+    assert!(matches!(refusal(&[clip(), clip(), sgd()]), OptimizerError::Repeated { .. }));
+    for chain in [vec![part("lion", &[])], vec![part("lion", &[]), sgd()]] {
+        let message = refusal(&chain).to_string();
+        assert_eq!(
+            message,
+            "part \"lion\" is unknown; known are clip, weight_decay, sgd, momentum, adagrad, \
+             adam, adamw"
+        );
+    }
+}
+
+#[test]
+fn every_rule_refuses_missing_and_unknown_numbers() {
+    for (rule, numbers) in rules() {
+        let full: BTreeMap<_, _> = chains()
+            .into_iter()
+            .filter_map(|parts| {
+                (parts.len() == 1 && parts[0].0 == rule).then(|| parts[0].1.clone())
+            })
+            .next()
+            .unwrap();
+        assert!(Optimizer::compile(&[(rule.to_owned(), full.clone())], None).is_ok());
+        for name in numbers {
+            let mut without = full.clone();
+            let value = without.remove(name);
+            let error = refusal(&[(rule.to_owned(), without.clone())]);
+            assert!(matches!(error, OptimizerError::MissingNumber { .. }), "{rule} {name}");
+            without.insert(format!("{name}_"), value.unwrap());
+            let error = refusal(&[(rule.to_owned(), without)]);
+            assert!(matches!(error, OptimizerError::UnknownNumber { .. }), "{rule} {name}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+"""Layouts and partitions: names to elements, elements to stripes, stripes to shards."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError, LayoutMismatch, UnsupportedArray
+from pydownpour.layout import Layout, ShardEntry, partition, partition_of, raw
+
+ARRAYS = {"w": np.zeros((3, 4), np.float32), "b": np.zeros(4), "a": np.float16(2.0)}
+
+
+def test_arrays_are_laid_out_by_name_whatever_their_order():
+    one, two = Layout.of(ARRAYS), Layout.of(dict(reversed(ARRAYS.items())))
+    assert one == two
+    assert [(s.name, s.start, s.len) for s in one.arrays] == [
+        ("a", 0, 1),
+        ("b", 1, 4),
+        ("w", 5, 12),
+    ]
+    assert one.len == 17
+
+
+def test_entries_round_trip():
+    layout = Layout.of(ARRAYS)
+    assert Layout.from_entries(layout.entries()) == layout
+
+
+def test_pack_takes_any_strides_and_views_are_writable():
+    base = np.arange(24, dtype=np.float64).reshape(4, 6)
+    arrays = {"f": np.asfortranarray(base), "s": base[::2, ::3], "z": np.zeros((0, 3)), "d": 7.0}
+    layout = Layout.of(arrays)
+    flat = layout.pack(arrays)
+    views = layout.views(flat)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(views[name], np.asarray(array, np.float32))
+    views["f"][1, 2] = -1.0
+    assert -1.0 in flat
+
+
+@pytest.mark.parametrize(
+    ("array", "word"),
+    [
+        (np.zeros(2, np.int64), "integers have no gradient"),
+        (np.zeros(2, np.uint8), "integers have no gradient"),
+        (np.zeros(2, bool), "booleans"),
+        (np.zeros(2, complex), "complex"),
+        (np.array([object()]), "object"),
+        (np.array(["x"]), "supported are"),
+    ],
+)
+def test_arrays_that_cannot_be_trained_are_refused_with_the_reason(array, word):
+    with pytest.raises(UnsupportedArray, match=word) as caught:
+        Layout.of({"good": np.zeros(1), "bad": array})
+    assert "'bad'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "word"),
+    [
+        ({}, "empty"),
+        ({"z": np.zeros((0, 4))}, "zero elements"),
+        ({"": np.zeros(1)}, "non-empty"),
+        ([np.zeros(1)], "mapping"),
+    ],
+)
+def test_impossible_parameters_say_why(parameters, word):
+    with pytest.raises(ConfigError, match=word):
+        Layout.of(parameters)
+
+
+def test_mismatch_names_the_first_array_that_differs():
+    job = Layout.of({"a": np.zeros(2, np.float32), "b": np.zeros((2, 3), np.float32)})
+    cases = [
+        ({"a": np.zeros(2, np.float32)}, "lacks the job's parameter b float32"),
+        ({**{s.name: np.zeros(s.shape, s.dtype) for s in job.arrays}, "c": 1.0}, "add it to the"),
+        ({"a": np.zeros(2, np.float32), "b": np.zeros((3, 2), np.float32)}, r"\[3, 2\] at the rep"),
+        ({"a": np.zeros(2), "b": np.zeros((2, 3), np.float32)}, "'a' is a float64"),
+    ]
+    for theirs, words in cases:
+        with pytest.raises(LayoutMismatch, match=words):
+            job.check_same(Layout.of(theirs))
+    job.check_same(Layout.from_entries(job.entries()))
+
+
+def test_pack_names_missing_and_added_arrays_and_wrong_shapes():
+    layout = Layout.of({"a": np.zeros(2), "b": np.zeros(3)})
+    with pytest.raises(LayoutMismatch, match="missing 'b'"):
+        layout.pack({"a": np.zeros(2)})
+    with pytest.raises(LayoutMismatch, match="not in the job 'c'"):
+        layout.pack({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(1)})
+    with pytest.raises(LayoutMismatch, match=r"'b' has shape \[4\]"):
+        layout.pack({"a": np.zeros(2), "b": np.zeros(4)})
+
+
+@given(length=st.integers(1, 3_000_000), shards=st.integers(1, 24))
+def test_partition_covers_everything_once_in_whole_balanced_stripes(length, shards):
+    try:
+        cut = partition(length, shards)
+    except ConfigError as error:
+        assert f"{shards} shards" in str(error)
+        assert -(-length // limits.STRIPE_LEN_MIN) < shards
+        return
+    assert cut.starts[0] == 0
+    assert sum(cut.lens) == length
+    for start, size, after in zip(cut.starts, cut.lens, (*cut.starts[1:], length), strict=True):
+        assert size > 0
+        assert start + size == after
+        assert start % cut.stripe_len == 0
+    stripes = [-(-size // cut.stripe_len) for size in cut.lens]
+    assert max(stripes) - min(stripes) <= 1
+    assert cut.fragment_len % cut.stripe_len == 0
+    assert cut.fragment_len * 4 <= limits.FRAGMENT_SIZE
+    if length >= shards * limits.STRIPES_PER_SHARD_WANTED * limits.STRIPE_LEN_MIN:
+        assert max(cut.lens) <= 1.125 * length / shards + cut.stripe_len
+
+
+def test_more_shards_than_stripes_says_how_many_would_do():
+    with pytest.raises(ConfigError, match=r"3 shards, but 20 parameters fill only 2 stripes"):
+        partition(20, 3)
+    with pytest.raises(ConfigError, match="at least 1"):
+        partition(20, 0)
+
+
+def test_a_shard_map_with_a_hole_is_refused():
+    good = [
+        ShardEntry(index=1, url="b", start=32, len=8),
+        ShardEntry(index=0, url="a", start=0, len=32),
+    ]
+    assert partition_of(good, 16, 64).lens == (32, 8)
+    with pytest.raises(ConfigError, match="element 32"):
+        partition_of([good[1], ShardEntry(index=1, url="b", start=48, len=8)], 16, 64)
+
+
+def test_raw_gives_the_bytes_themselves():
+    array = np.arange(6, dtype=np.float32)
+    view = raw(array)
+    assert view.nbytes == 24
+    view[:4] = b"\0\0\200?"
+    assert array[0] == 1.0

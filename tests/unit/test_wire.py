@@ -1,0 +1,89 @@
+"""Control messages, problems and the Python side of frames."""
+
+import math
+
+import pytest
+
+from pydownpour import _core, errors
+from pydownpour.errors import DownpourError, RemoteProtocolError
+from pydownpour.wire import frames, messages, problems
+from pydownpour.wire.frames import Code, Kind, PushNotice
+from pydownpour.wire.messages import Heartbeat, Join, Problem, ReplicaStats
+
+
+def test_messages_round_trip_and_ignore_what_they_do_not_know():
+    beat = Heartbeat(role="replica", id=3, replica=ReplicaStats(staleness={0: 5, 7: 1}))
+    assert messages.decode(Heartbeat, messages.encode(beat)) == beat
+    newer = messages.encode(beat)[:-1] + b',"mood":"good"}'
+    assert messages.decode(Heartbeat, newer) == beat
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"arrays": 3}', b'{"fingerprint": "x"}'])
+def test_bad_bodies_are_refused_in_words(body):
+    with pytest.raises(RemoteProtocolError, match="bad Join message"):
+        messages.decode(Join, body)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _, _ in problems.TABLE])
+def test_errors_cross_the_wire_as_the_same_class_and_words(kind):
+    status, problem = problems.describe(kind("the words"))
+    again = problems.revive(status, messages.encode(problem), peer="http://x")
+    assert type(again) is kind
+    assert str(again) == "the words"
+    assert again.retryable == kind.retryable
+    assert 400 <= status < 600
+
+
+def test_the_table_names_the_most_derived_class_first():
+    seen: list[type[DownpourError]] = []
+    for kind, _, _ in problems.TABLE:
+        assert not any(issubclass(kind, earlier) for earlier in seen), kind
+        seen.append(kind)
+    codes = [code for _, code, _ in problems.TABLE]
+    assert len(set(codes)) == len(codes)
+
+
+def test_an_answer_that_is_not_ours_is_told_apart():
+    error = problems.revive(502, b"<html>Bad gateway</html>", peer="http://x")
+    assert type(error) is errors.RemoteProtocolError
+    assert "502" in str(error)
+    assert "is the URL right?" in str(error)
+    unknown = messages.encode(Problem(code="future", message="later"))
+    assert "later" in str(problems.revive(400, unknown, peer="p"))
+
+
+def test_push_announcement_round_trips():
+    notice = PushNotice(first_incomplete=7, clock=2**40, samples=128, norm=1.5)
+    data = frames.push(replica=3, incarnation=2, seq=9, count=5, notice=notice, continues=True)
+    (frame,) = _core.scan_frames(data)
+    assert (frame.kind, frame.seq, frame.count) == (Kind.PUSH, 9, 5)
+    assert frame.flags == frames.PUSH_CONTINUES
+    assert frames.push_notice(frame) == notice
+
+
+@pytest.mark.parametrize("norm", [math.inf, math.nan, 1e300])
+def test_a_norm_beyond_float32_travels_as_infinity(norm):
+    data = frames.push(replica=1, incarnation=1, seq=1, count=1, notice=PushNotice(1, 1, 1, norm))
+    assert frames.push_notice(_core.scan_frames(data)[0]).norm == math.inf
+
+
+def test_a_push_notice_of_another_length_is_refused():
+    (frame,) = _core.scan_frames(_core.encode_frame(kind=Kind.PUSH, payload=b"short"))
+    with pytest.raises(RemoteProtocolError, match="PUSH payload of 5 bytes"):
+        frames.push_notice(frame)
+
+
+def test_refusals_carry_words_and_become_errors():
+    data = frames.refuse(seq=4, count=2, code=Code.NON_FINITE, words="NaN in w", fragment=1)
+    (frame,) = _core.scan_frames(data)
+    assert (frame.kind, frame.seq, frame.count, frame.aux) == (Kind.REFUSE, 4, 2, 1)
+    assert frame.payload == b"NaN in w"
+    assert isinstance(frames.refusal_error(Code.FENCED, "x"), errors.Fenced)
+    assert isinstance(frames.refusal_error(Code.UNKNOWN, "x"), errors.JobFailed)
+
+
+def test_every_kind_and_code_is_one_the_core_knows():
+    kinds = {getattr(_core, n) for n in dir(_core) if n.startswith("KIND_")}
+    codes = {getattr(_core, n) for n in dir(_core) if n.startswith("CODE_")}
+    assert {int(k) for k in Kind} == kinds
+    assert {int(c) for c in Code} == codes
