@@ -219,7 +219,7 @@ class Ledger:
 
     def _return(self, lease_id: int) -> Lease:
         lease = self._remove(lease_id)
-        self._open[lease.number].returned.setdefault(0, 1)
+        self._open[lease.number].returned[lease.unit] = lease.attempt
         self.account(lease.replica).returned += 1
         self.leases_ended += 1
         return lease
@@ -261,7 +261,6 @@ class Ledger:
         live = self._by_unit.get((number, unit))
         if live is not None:
             self._remove(live)
-        open_pass.returned.pop(unit, None)
         open_pass.set_done(unit)
         start, stop = self.bounds(unit)
         account.units += 1

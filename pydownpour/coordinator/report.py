@@ -141,6 +141,7 @@ def _replica(core: Core, member: Member) -> dict[str, Any]:
         "units_refused": account.refused if account is not None else 0,
         "units_returned": account.returned if account is not None else 0,
         "steps": stats.steps,
+        "gradients_dropped": stats.gradients_dropped,
         "samples_computed": stats.samples,
         "pushes": {
             "sent": stats.pushes_sent,

@@ -112,7 +112,7 @@ def _places(path: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 def _load(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in names}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error

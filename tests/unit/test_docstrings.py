@@ -178,3 +178,14 @@ def test_the_map_of_rooms_is_the_tested_one() -> None:
     assert listing is not None
     drawn = [tuple(re.split(r"\s{2,}", line)[0].split()) for line in listing[1].splitlines()]
     assert drawn == [tier for tier in TIERS if tier != ("__main__",)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_tests_that_are_named_exist(path: Path) -> None:
+    named = r"`((?:tests|unit|rust|pydownpour|examples)/[\w./-]+)(?:::(\w+))?`"
+    for file, test in re.findall(named, path.read_text()):
+        places = [ROOT / file, path.parent / file]
+        there = next((place for place in places if place.exists()), None)
+        assert there is not None, f"{path.name} names {file}"
+        if test:
+            assert re.search(rf"\b(def|fn) {test}\b", there.read_text()), f"{file} lacks {test}"

@@ -79,3 +79,9 @@ def test_licence_is_whole() -> None:
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text
     assert PROJECT["project"]["license"] == CARGO["workspace"]["package"]["license"] == "Apache-2.0"
+
+
+@pytest.mark.parametrize("name", ["digits.py", "mlp.py"])
+def test_the_demo_that_ships_is_the_example(name: str) -> None:
+    shipped = (ROOT / "pydownpour" / "demo" / name).read_text()
+    assert shipped == (ROOT / "examples" / name).read_text()

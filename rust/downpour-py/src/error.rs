@@ -86,14 +86,14 @@ impl Failure {
     fn class(&self) -> (&'static str, Details) {
         match self {
             Self::Protocol(error) => ("RemoteProtocolError", vec![("offset", error.offset)]),
-            Self::Misuse(Misuse::Target { .. } | Misuse::Scale) => ("ParameterError", vec![]),
-            Self::Misuse(_) | Self::Encode(_) => ("LocalProtocolError", vec![]),
-            Self::Run(_)
+            Self::Misuse(Misuse::Target { .. } | Misuse::Scale)
+            | Self::Run(_)
             | Self::Kernel(_)
             | Self::ReadOnly
             | Self::Unfit { .. }
             | Self::Overlap
             | Self::Argument { .. } => ("ParameterError", vec![]),
+            Self::Misuse(_) | Self::Encode(_) => ("LocalProtocolError", vec![]),
             Self::NotContiguous => ("UnsupportedArray", vec![]),
             Self::Apply(error) => apply_class(error),
             Self::Store(error) => store_class(error),

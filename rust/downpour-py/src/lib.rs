@@ -2,6 +2,7 @@
 //!
 //! `buffer` holds all `unsafe`, `door` releases the interpreter, `error` maps errors; the other
 //! modules are one method after the other. The contract is `pydownpour/_core.pyi`.
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands over arguments by value")]
 
 mod buffer;
 mod door;

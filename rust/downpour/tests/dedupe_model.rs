@@ -16,7 +16,11 @@ struct Model {
 
 impl Model {
     fn floor(&self) -> u64 {
-        (self.said + 1..).find(|seq| !self.done.contains(&(self.incarnation, *seq))).unwrap() - 1
+        let mut floor = self.said;
+        while self.done.contains(&(self.incarnation, floor + 1)) {
+            floor += 1;
+        }
+        floor
     }
 
     fn admit(&mut self, run: &Run) -> Verdict {

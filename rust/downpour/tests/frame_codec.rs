@@ -9,8 +9,8 @@ use proptest::prelude::*;
 const GOLDEN: &str = include_str!("../../../tests/vectors/frames.txt");
 
 fn unhex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.bytes().map(|c| (c as char).to_digit(16).unwrap() as u8).collect();
-    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    let pairs = (0..text.len()).step_by(2);
+    pairs.map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
 /// A golden line: header and payload from its fields, and the bytes.

@@ -1,5 +1,7 @@
 //! The replica's inlet: parameters land where they belong, however the bytes are cut.
 
+#![allow(clippy::cast_precision_loss, reason = "small integers")]
+
 mod streams;
 
 use downpour::frame::{Fault, HEADER_SIZE, Header, Kind, ProtocolError};

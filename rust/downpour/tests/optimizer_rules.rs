@@ -36,7 +36,7 @@ fn wild() -> impl Strategy<Value = Vec<f32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn every_chain_equals_its_twin(

@@ -196,13 +196,12 @@ impl ReplicaInlet {
         let Some((head, rest)) = bytes.split_first_chunk::<HEADER_SIZE>() else {
             return Ok(Step::Wait);
         };
-        let header = match self.header {
-            Some(header) => header,
-            None => {
-                let header = Header::decode(head)?;
-                self.check(&header)?;
-                *self.header.insert(header)
-            }
+        let header = if let Some(header) = self.header {
+            header
+        } else {
+            let header = Header::decode(head)?;
+            self.check(&header)?;
+            *self.header.insert(header)
         };
         if header.kind == Kind::Parameters {
             return self.begin_landing(&header, rest, target);

@@ -234,13 +234,12 @@ impl ShardInlet {
         let Some((head, rest)) = bytes.split_first_chunk::<HEADER_SIZE>() else {
             return Ok(false);
         };
-        let header = match self.header {
-            Some(header) => header,
-            None => {
-                let header = Header::decode(head)?;
-                self.check(&header, shard)?;
-                *self.header.insert(header)
-            }
+        let header = if let Some(header) = self.header {
+            header
+        } else {
+            let header = Header::decode(head)?;
+            self.check(&header, shard)?;
+            *self.header.insert(header)
         };
         let size = self.limited_size(&header);
         let Some(payload) = rest.get(..size) else {

@@ -53,6 +53,9 @@ impl Shard {
     /// LSN, fragment versions and dedupe windows at one moment between two records.
     ///
     /// Waits for records that are being applied and holds new ones back while it copies.
+    ///
+    /// # Panics
+    /// Never: fragments and replicas are numbered with 32 bits.
     #[must_use]
     pub fn export_ledger(&self) -> Vec<u8> {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);

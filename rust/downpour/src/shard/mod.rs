@@ -178,9 +178,8 @@ impl Shard {
             Claim::Unknown => return Err(Refused::because(Code::UnknownState)),
             Claim::Window => return Err(Refused::because(Code::Window)),
         }
-        let dtype = match (record.codec, DType::try_from(record.dtype)) {
-            (0, Ok(dtype)) => dtype,
-            _ => return Err(Refused::because(Code::Unsupported)),
+        let (0, Ok(dtype)) = (record.codec, DType::try_from(record.dtype)) else {
+            return Err(Refused::because(Code::Unsupported));
         };
         let gradient = Gradient::from_bytes(record.payload, dtype)
             .map_err(|_| Refused::because(Code::Length))?;

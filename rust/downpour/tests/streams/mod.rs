@@ -1,5 +1,6 @@
 //! Streams for the tests of the inlets: a small shard, frames by the byte, drivers for any cut.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::cast_precision_loss, reason = "small integers")]
 
 use std::collections::BTreeMap;
 
@@ -85,7 +86,7 @@ pub fn push(first_seq: u64, values: &[f32]) -> Vec<u8> {
         first_seq,
     };
     let headers = run.headers(&bytes, &[0; FRAGMENTS]).unwrap();
-    let mut stream = announcement(first_seq, FRAGMENTS as u32);
+    let mut stream = announcement(first_seq, FRAGMENTS.try_into().unwrap());
     for (head, payload) in headers.chunks(HEADER_SIZE).zip(bytes.chunks(4 * FRAGMENT_LEN)) {
         stream.extend_from_slice(head);
         stream.extend_from_slice(payload);

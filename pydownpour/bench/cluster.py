@@ -1,0 +1,200 @@
+"""A hand-made coordinator around the product's real shard and session.
+
+The coordinator lives in the measuring process, says what it must for one shard to load and for
+replicas to join, and is silent afterwards: heartbeats come once an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour.bench.children import Child
+from pydownpour.layout import ArrayEntry, Flat, Layout, ShardEntry, partition
+from pydownpour.net.access import Access, Bind
+from pydownpour.net.client import Client
+from pydownpour.net.server import Call, FrameBody, Route, Server
+from pydownpour.optimizers import Part
+from pydownpour.policy.downpour import Downpour
+from pydownpour.replica.pushes import Push
+from pydownpour.replica.session import Session
+from pydownpour.wire import messages
+from pydownpour.wire.messages import HeartbeatAnswer, Join, Joined, ShardAssigned, ShardHello
+
+SILENT_S = 3600.0
+"""Between two heartbeats: none falls into a measurement."""
+INITIAL_PIECE_LEN = 1 << 18
+
+
+@final
+class Cluster:
+    """One job with one shard.
+
+    Args:
+        layout: Its parameters; all start at 1.
+        optimizer: The shard's.
+    """
+
+    def __init__(self, layout: Layout, optimizer: Part) -> None:
+        self.layout, self.optimizer = layout, optimizer
+        self.policy = Downpour(push_every=1, fetch_every=1 << 30, overlap=False, local_rate=0.0)
+        self.partition = partition(layout.len, 1)
+        self.shard_url = ""
+        self.has_shard = asyncio.Event()
+        self._replicas = 0
+
+    def routes(self) -> list[Route]:
+        """What a coordinator answers."""
+        return [
+            Route("POST", "/v1/shard", self._shard),
+            Route("GET", "/v1/initial", self._initial),
+            Route("POST", "/v1/join", self._join),
+            Route("POST", "/v1/heartbeat", self._running),
+            Route("POST", "/v1/leave", self._running),
+        ]
+
+    async def _shard(self, call: Call) -> ShardAssigned:
+        self.shard_url = messages.decode(ShardHello, call.body).url
+        self.has_shard.set()
+        return ShardAssigned(
+            index=0,
+            shards=1,
+            epoch=1,
+            start=0,
+            len=self.layout.len,
+            stripe_len=self.partition.stripe_len,
+            fragment_len=self.partition.fragment_len,
+            fingerprint=self.layout.fingerprint,
+            optimizer=self.optimizer.parts(),
+            policy=self.policy.to_wire(),
+            heartbeat_s=SILENT_S,
+            job="bench",
+        )
+
+    async def _initial(self, call: Call) -> FrameBody:
+        left = self.layout.len
+
+        def produce() -> list[NDArray[Any]] | None:
+            nonlocal left
+            count = min(left, INITIAL_PIECE_LEN)
+            left -= count
+            return [np.ones(count, "<f4")] if count else None
+
+        return FrameBody(produce)
+
+    async def _join(self, call: Call) -> Joined:
+        messages.decode(Join, call.body)
+        self._replicas += 1
+        return self.joined(self._replicas)
+
+    def joined(self, replica: int) -> Joined:
+        """The answer to a join."""
+        entry = ShardEntry(index=0, url=self.shard_url, start=0, len=self.layout.len)
+        return Joined(
+            replica=replica,
+            incarnation=1,
+            epoch=1,
+            protocol=messages.PROTOCOL,
+            stripe_len=self.partition.stripe_len,
+            fragment_len=self.partition.fragment_len,
+            shards=[entry],
+            arrays=self.layout.entries(),
+            policy=self.policy.to_wire(),
+            optimizer=self.optimizer.parts(),
+            work=None,
+            wire_dtype="float32",
+            heartbeat_s=SILENT_S,
+            lease_s=SILENT_S,
+            job="bench",
+        )
+
+    async def _running(self, call: Call) -> HeartbeatAnswer:
+        return HeartbeatAnswer(state="running")
+
+
+@final
+class Running:
+    """A cluster whose shard is up: its coordinator's URL and its shard's process."""
+
+    def __init__(self, cluster: Cluster, url: str, shard: Child) -> None:
+        self.cluster, self.url, self.shard = cluster, url, shard
+
+
+@contextlib.asynccontextmanager
+async def running(layout: Layout, optimizer: Part) -> AsyncIterator[Running]:
+    """Start a coordinator here and a shard in a process of its own."""
+    cluster = Cluster(layout, optimizer)
+    async with (
+        Server(cluster.routes(), bind=Bind(), access=Access(), name="bench") as server,
+        Child("shard", coordinator=server.url) as shard,
+    ):
+        await cluster.has_shard.wait()
+        yield Running(cluster, server.url, shard)
+
+
+def one_array(length: int) -> Layout:
+    """A layout of one array."""
+    return Layout.from_entries([ArrayEntry(name="w", shape=(length,), dtype="float32")])
+
+
+@final
+class Pusher:
+    """A replica without a training function: a session, and pushes of one buffer."""
+
+    def __init__(self, session: Session, layout: Layout) -> None:
+        self.session, self.layout = session, layout
+        self.gradient: Flat = np.full(layout.len, 1e-3, np.float32)
+        self._base = session.versions()
+        self._pushes = 0
+
+    async def push(self) -> None:
+        """Push the gradient, and wait until it is acknowledged."""
+        await self.session.wait_settled(self.start_push())
+
+    def start_push(self) -> int:
+        """Push the gradient; returns the push's index."""
+        self._pushes += 1
+        self.session.push(
+            Push(
+                index=self._pushes,
+                values=self.gradient,
+                base=self._base,
+                clock=self._pushes,
+                samples=1,
+                norm=1.0,
+            )
+        )
+        return self._pushes
+
+    async def fetch_all(self) -> None:
+        """Fetch every fragment, whatever is known already."""
+        for link in self.session.links:
+            link.lsn_known = 0
+        await self.session.fetch()
+
+
+@contextlib.asynccontextmanager
+async def pushing(url: str, layout: Layout, *, fallback: bool = False) -> AsyncIterator[Pusher]:
+    """Join a bench cluster with a bare session on the running loop.
+
+    Args:
+        url: The coordinator's.
+        layout: The job's.
+        fallback: POST and GET in place of the stream.
+    """
+    access = Access()
+    async with Client(url, access=access) as client:
+        request = Join(arrays=[], fingerprint="", nonce=secrets.token_hex(8))
+        joined = await client.post("/v1/join", request, Joined)
+        session = Session(joined, layout, client, access, random.Random(1))
+        for link in session.links:
+            link.fallback = fallback
+        async with session:
+            yield Pusher(session, layout)

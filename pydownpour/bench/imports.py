@@ -1,0 +1,33 @@
+"""Row: how long ``import pydownpour`` takes beyond numpy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pydownpour.bench.meter import ForeignShare
+from pydownpour.bench.rows import Row, constant_row
+from pydownpour.bench.scale import Scale
+
+BUDGET_MS = 150.0
+PROGRAM = """
+import time, numpy
+began = time.perf_counter()
+import pydownpour
+print((time.perf_counter() - began) * 1e3)
+"""
+
+
+async def imports(scale: Scale) -> list[Row]:
+    """In a fresh interpreter each time, compiled files warm."""
+    share = ForeignShare()
+    times = []
+    for _ in range(scale.rounds + 1):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+        )
+        times.append(float(done.stdout))
+    note = "the budget; a fresh interpreter in which numpy is imported already"
+    # Interpreters that have ended count as others' time: say nothing of it.
+    del share
+    return [constant_row("import", times[1:], BUDGET_MS, unit="ms", note=note)]

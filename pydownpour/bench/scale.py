@@ -1,0 +1,35 @@
+"""How much a run of the bench measures."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Sizes and repetitions.
+
+    Attributes:
+        big_len: Elements of the large push; 42 million are 168 MB of float32.
+        tensors_len: Elements of the many small tensors' second size.
+        tensors: How many small tensors.
+        rounds: Repetitions of each measure.
+        trips: Round trips timed in one repetition.
+        attempts: How often a disturbed measurement is taken.
+    """
+
+    big_len: int
+    tensors_len: int
+    tensors: int
+    rounds: int
+    trips: int
+    attempts: int
+
+
+FULL = Scale(
+    big_len=42_000_000, tensors_len=10_000_000, tensors=10_000, rounds=9, trips=300, attempts=3
+)
+QUICK = Scale(big_len=600_000, tensors_len=100_000, tensors=200, rounds=2, trips=20, attempts=1)
+"""Says only that the bench works."""

@@ -1,0 +1,209 @@
+"""A replica's session on real sockets: settlement, broken connections, the other road."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pydownpour as dp
+from pydownpour.errors import LayoutMismatch, NonFiniteGradient
+from tests.e2e.stage import Proxy, Stage, ones
+
+
+def counting_job(length: int = 1000, **settings) -> dp.Job:
+    """SGD with lr = 1 and gradients of -1: every parameter counts the pushes applied to it."""
+    return dp.Job(
+        parameters={"w": np.zeros(length, np.float32)}, optimizer=dp.SGD(lr=1.0), **settings
+    )
+
+
+@pytest.mark.parametrize("own_thread", [False, True], ids=["one loop", "own thread"])
+@pytest.mark.parametrize("push_every", [1, 3])
+async def test_every_push_counts_once_and_every_unit_is_recorded(own_thread, push_every, tmp_path):
+    job = counting_job(
+        data=dp.Work(96, unit=16, passes=2), policy=dp.Downpour(push_every=push_every)
+    )
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for _ in unit.batches(4):
+                await replica.step(ones(job, -1.0), loss=1.0)
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await asyncio.gather(*(stage.replica(own_thread=own_thread) for _ in range(3)))
+    report = stage.report
+    np.testing.assert_array_equal(stage.parameters()["w"], 48.0)  # 192 samples in batches of 4
+    assert report["samples"] == 192
+    assert report["units"] == 12
+    assert report["pushes"]["refused"] == report["pushes"]["duplicate"] == 0
+    assert report["pushes"]["sent"] == report["pushes"]["acked"] == report["pushes"]["applied"]
+    assert sum(report["staleness"]["histogram"].values()) == report["pushes"]["acked"]
+    if push_every == 1:
+        assert report["pushes"]["sent"] == 48
+
+
+async def test_a_plain_function_runs_in_a_thread(tmp_path):
+    job = counting_job(data=dp.Work(40, unit=8))
+
+    @job.replica
+    def train(replica: dp.BlockingReplica) -> None:
+        for unit in replica.work():
+            for _ in unit.batches(4):
+                replica.step(ones(job, -1.0), loss=0.5)
+        replica.fetch()
+        np.testing.assert_array_equal(replica.parameters["w"], 10.0)
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica(own_thread=True)
+    np.testing.assert_array_equal(stage.parameters()["w"], 10.0)
+
+
+async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path):
+    """A proxy cuts every connection a little further on; records are sent again, applied once."""
+    proxies: list[Proxy] = []
+
+    def cut_after(number: int) -> int | None:
+        return 1500 + 977 * number if number <= 12 else None
+
+    @contextlib.asynccontextmanager
+    async def before(target: str):
+        proxy = Proxy(target, cut_after=cut_after)
+        proxies.append(proxy)
+        async with proxy.serving() as url:
+            yield url
+
+    job = counting_job(length=3000, data=dp.Work(60, unit=10))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(ones(job, -1.0))
+
+    async with Stage(job, tmp_path / "run", before_shards=before) as stage:
+        await stage.replica()
+    assert sum(proxy.cuts for proxy in proxies) >= 10
+    np.testing.assert_array_equal(stage.parameters()["w"], 60.0)
+    assert stage.report["pushes"]["acked"] == 60
+    assert stage.report["replicas"][0]["reconnects"] >= 10
+
+
+async def test_a_proxy_that_refuses_upgrade_only_makes_it_slower(tmp_path):
+    def without_upgrade(data: bytes) -> bytes:
+        return data.replace(b"Upgrade: pydownpour/1\r\n", b"").replace(
+            b"Connection: Upgrade\r\n", b""
+        )
+
+    @contextlib.asynccontextmanager
+    async def before(target: str):
+        async with Proxy(target, rewrite=without_upgrade).serving() as url:
+            yield url
+
+    job = counting_job(data=dp.Work(20, unit=5))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(ones(job, -1.0))
+        assert replica.statistics().fallback
+
+    async with Stage(job, tmp_path / "run", before_shards=before) as stage:
+        await stage.replica()
+    np.testing.assert_array_equal(stage.parameters()["w"], 20.0)
+    assert stage.report["replicas"][0]["fallback"] is True
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+async def test_gradients_travel_in_the_declared_dtype(dtype, tmp_path):
+    job = counting_job(data=dp.Work(8, unit=4), wire_dtype=dtype)
+    value = -1.0009765625 if dtype == "float64" else -0.5
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(ones(job, value))
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    np.testing.assert_array_equal(stage.parameters()["w"], np.float32(-8 * value))
+
+
+async def test_a_gradient_with_nan_is_dropped_named_and_counted(tmp_path, caplog):
+    job = counting_job(data=dp.Work(6, unit=6))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for batch in unit.batches(1):
+                grads = ones(job, -1.0)
+                if batch[0] % 2:
+                    grads["w"][17] = np.nan
+                await replica.step(grads)
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    np.testing.assert_array_equal(stage.parameters()["w"], 3.0)
+    assert "the first in 'w' at flat index 17" in caplog.text
+    assert stage.report["replicas"][0]["gradients_dropped"] == 3
+
+
+async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path):
+    job = counting_job()
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        while True:
+            await replica.step(ones(job, np.inf))
+
+    async with Stage(job, tmp_path / "run") as stage:
+        with pytest.raises(NonFiniteGradient, match="10 steps in a row"):
+            await stage.replica()
+    # A job without declared work is over when its last replica has left.
+    np.testing.assert_array_equal(stage.parameters()["w"], 0.0)
+
+
+async def test_join_from_an_existing_loop_takes_the_job_s_layout(tmp_path):
+    job = counting_job()
+    async with Stage(job, tmp_path / "run") as stage:
+        async with dp.join(stage.url) as replica:
+            with pytest.raises(LayoutMismatch, match="extra"):
+                async with dp.join(stage.url, {"w": np.zeros(1000, np.float32), "extra": 1.0}):
+                    pass
+            with pytest.raises(LayoutMismatch, match="missing 'w'"):
+                await replica.step({"v": np.zeros(1000)})
+            for _ in range(5):
+                await replica.step(ones(job, -1.0))
+            await replica.fetch()
+            assert replica.parameters["w"].shape == (1000,)
+    np.testing.assert_array_equal(stage.parameters()["w"], 5.0)
+
+
+async def test_arrays_of_any_strides_and_sizes_can_be_trained(tmp_path: Path):
+    arrays = {
+        "fortran": np.asfortranarray(np.ones((4, 6))),
+        "strided": np.ones((8, 9), np.float32)[::2, ::3],
+        "scalar": np.float64(1.0),
+        "empty": np.zeros((0, 3), np.float32),
+        "half": np.ones(5, np.float16),
+    }
+    job = dp.Job(parameters=arrays, optimizer=dp.SGD(lr=1.0), data=dp.Work(3, unit=1))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for _ in replica.work():
+            for name, array in arrays.items():
+                assert replica.parameters[name].shape == np.shape(array)
+                assert replica.parameters[name].dtype == np.asarray(array).dtype
+            await replica.step({name: np.ones_like(array) for name, array in arrays.items()})
+
+    async with Stage(job, tmp_path / "run", shards=1) as stage:
+        await stage.replica()
+    for name, array in stage.parameters().items():
+        np.testing.assert_array_equal(array, np.full(np.shape(arrays[name]), -2.0))

@@ -1,0 +1,284 @@
+"""What a user declares, and how a job file is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError, UnsupportedArray
+from pydownpour.job import Job, Work, load_job
+from pydownpour.optimizers import SGD, Clip, chain
+from pydownpour.policy import Downpour
+
+
+def make_job(**settings: Any) -> Job:
+    given: dict[str, Any] = {"parameters": {"w": np.zeros((2, 3), np.float32)}}
+    return Job(**{**given, "optimizer": SGD(lr=0.5), **settings})
+
+
+# -- Work ------------------------------------------------------------------------------------------
+
+
+def test_units_and_samples() -> None:
+    work = Work(1000, unit=256, passes=3)
+    assert (work.units, work.samples) == (4, 3000)
+    assert Work(1024, unit=256).units == 4
+    assert Work(1, unit=256).units == 1
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_each_pass_has_every_sample_once(shuffle: bool) -> None:
+    work = Work(1000, unit=64, passes=2, shuffle=shuffle)
+    for number in range(2):
+        cuts = [(s, min(s + 64, 1000)) for s in range(0, 1000, 64)]
+        parts = [work.indices(number, *cut) for cut in cuts]
+        assert all(part.dtype == np.int64 for part in parts)
+        assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
+
+
+def test_orders_depend_on_seed_and_pass_and_on_nothing_else() -> None:
+    work = Work(100, passes=2, seed=7)
+    order = work.indices(1, 0, 100)
+    assert np.array_equal(order, np.random.default_rng([7, 1]).permutation(100))
+    assert np.array_equal(order, dataclasses.replace(work).indices(1, 0, 100))
+    assert not np.array_equal(order, work.indices(0, 0, 100))
+    assert not np.array_equal(order, dataclasses.replace(work, seed=8).indices(1, 0, 100))
+
+
+def test_without_shuffle_the_order_is_the_datas() -> None:
+    assert Work(10, shuffle=False).indices(0, 3, 6).tolist() == [3, 4, 5]
+
+
+def test_an_order_cannot_be_written_through_a_slice_of_it() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Work(100).indices(0, 0, 10)[0] = 5
+
+
+@pytest.mark.parametrize("place", [(1, 0, 5), (-1, 0, 5), (0, 5, 4), (0, 0, 11), (0, -1, 5)])
+def test_places_outside_the_work_are_refused(place: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match="outside 1 passes of 10 samples"):
+        Work(10).indices(*place)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"len": 0}, "len=0 must be at least 1"),
+        ({"len": 10, "unit": 0}, "unit=0 must be at least 1"),
+        ({"len": 10, "passes": 0}, "passes=0 must be at least 1"),
+        ({"len": 10, "seed": -1}, "seed=-1 must be at least 0"),
+        ({"len": 10.5}, "len=10.5 must be a whole number"),
+        ({"len": True}, "len=True must be a whole number"),
+        ({"len": limits.UNITS_MAX + 1, "unit": 1}, "UNITS_MAX"),
+    ],
+)
+def test_impossible_work_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Work(**settings)
+
+
+def test_numpy_integers_become_python_ones() -> None:
+    work = Work(np.int64(10))  # type: ignore[arg-type]
+    assert type(work.len) is int
+
+
+# -- Job -------------------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    job = make_job()
+    assert (job.name, job.policy, job.data, job.wire_dtype) == ("job", Downpour(), None, "float32")
+    assert job.layout.len == 6
+    assert job.evaluation is None
+    assert "6 parameters" in repr(job)
+
+
+def test_decorators_return_the_function_unchanged() -> None:
+    job = make_job()
+
+    async def train(replica: object) -> None:
+        raise NotImplementedError
+
+    def accuracy(parameters: object) -> float:
+        raise NotImplementedError
+
+    assert job.replica(train) is train
+    assert job.evaluate(accuracy) is accuracy
+    assert job.train is train
+    assert job.evaluation is accuracy
+
+
+def test_a_job_without_a_replica_function_says_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"a job file without a replica function.*@job\.replica"):
+        make_job().train  # noqa: B018
+
+
+def test_a_second_function_and_no_function_are_refused() -> None:
+    job = make_job()
+    job.replica(print)
+    with pytest.raises(ConfigError, match="has its replica function already"):
+        job.replica(print)
+    with pytest.raises(ConfigError, match="belongs above a function"):
+        job.evaluate(0.5)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"parameters": {}}, "parameters is empty"),
+        ({"parameters": [1.0]}, "must be a mapping"),
+        ({"optimizer": "adagrad"}, "optimizer='adagrad' must be one of ours"),
+        ({"optimizer": Clip(1.0)}, "put it before a rule"),
+        ({"policy": "downpour"}, "policy='downpour' must be a Policy"),
+        ({"data": 100}, "data=100 must be a Work"),
+        ({"name": "a/b"}, "name='a/b' must be 1 to 64"),
+        ({"name": ""}, "must be 1 to 64"),
+        ({"wire_dtype": "int8"}, "wire_dtype='int8': unknown"),
+        ({"wire_dtype": "bfloat16"}, "numpy has no such type"),
+    ],
+)
+def test_impossible_jobs_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_job(**settings)
+
+
+def test_integer_parameters_are_refused_with_the_reason() -> None:
+    with pytest.raises(UnsupportedArray, match="integers have no gradient"):
+        make_job(parameters={"steps": np.zeros(3, np.int64)})
+
+
+def test_odd_arrays_are_parameters_too() -> None:
+    job = make_job(
+        parameters={
+            "scalar": np.float32(1.0),
+            "empty": np.zeros((0, 4), np.float32),
+            "fortran": np.asfortranarray(np.ones((3, 4), np.float32)),
+            "strided": np.arange(10, dtype=np.float64)[::2],
+            "half": np.ones(2, np.float16),
+        }
+    )
+    assert {a.name: a.shape for a in job.layout.arrays}["scalar"] == ()
+    assert job.layout.len == 1 + 0 + 12 + 5 + 2
+
+
+def test_a_chain_is_an_optimizer() -> None:
+    assert make_job(optimizer=chain(Clip(1.0), SGD(lr=1.0))).optimizer.parts()[0][0] == "clip"
+
+
+# -- job files -------------------------------------------------------------------------------------
+
+GOOD = """
+import numpy as np
+import pydownpour as dp
+
+job = dp.Job(parameters={"w": np.zeros(4, np.float32)}, optimizer=dp.SGD(lr=0.1))
+
+@job.replica
+async def train(replica):
+    pass
+
+if __name__ == "__main__":
+    raise SystemExit("the main part ran")
+"""
+
+
+def write(folder: Path, text: str, name: str = "my_job.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_job_file_is_loaded_without_its_main_part(tmp_path: Path) -> None:
+    job = load_job(write(tmp_path, GOOD))
+    assert job.name == "my_job"
+    assert job.train.__name__ == "train"
+
+
+def test_the_name_a_job_gives_itself_stays(tmp_path: Path) -> None:
+    text = GOOD.replace("optimizer=", "name='mine', optimizer=")
+    assert load_job(write(tmp_path, text)).name == "mine"
+
+
+def test_odd_file_names_become_job_names(tmp_path: Path) -> None:
+    assert load_job(write(tmp_path, GOOD, "digits v2 (é).py")).name == "digits_v2____"
+
+
+def test_one_of_several_jobs_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "\nother = dp.Job(parameters={'v': [1.0]}, optimizer=dp.SGD(1))")
+    with pytest.raises(ConfigError, match=r"has 2 jobs \(job, other\); say which: .*my_job.py:job"):
+        load_job(path)
+    assert load_job(f"{path}:other").layout.arrays[0].name == "v"
+    with pytest.raises(ConfigError, match=r"no 'missing' in .*its jobs are job, other"):
+        load_job(f"{path}:missing")
+    with pytest.raises(ConfigError, match="'train' in .* is a function, not a dp.Job"):
+        load_job(f"{path}:train")
+
+
+def test_one_job_under_two_names_is_one(tmp_path: Path) -> None:
+    assert load_job(write(tmp_path, GOOD + "\nagain = job")).name == "my_job"
+
+
+def test_no_job(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no job in .*my_job.py: it must build one"):
+        load_job(write(tmp_path, "x = 1"))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no job file '.*absent.py' \(current folder"):
+        load_job(str(tmp_path / "absent.py"))
+    with pytest.raises(ConfigError, match="is a folder; name the job file in it"):
+        load_job(str(tmp_path))
+
+
+def test_a_syntax_error_keeps_the_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_job(write(tmp_path, "x = 1\njob = = 2\n"))
+    assert "is not valid Python" in str(refused.value)
+    assert "job = = 2" in str(refused.value)
+    assert "line 2" in str(refused.value)
+
+
+def test_an_exception_keeps_the_files_own_traceback(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_job(write(tmp_path, "def f():\n    return 1 / 0\n\njob = f()\n"))
+    words = str(refused.value)
+    assert "failed while it was loaded: ZeroDivisionError: division by zero" in words
+    assert "line 4, in <module>" in words
+    assert "line 2, in f" in words
+    assert "pydownpour/job.py" not in words
+    assert "_pydownpour_job_my_job" not in sys.modules
+
+
+def test_a_setting_of_ours_that_is_refused_is_shown_with_its_line(tmp_path: Path) -> None:
+    text = GOOD.replace("np.float32", "np.int32")
+    with pytest.raises(ConfigError, match=r"(?s)integers have no gradient.*line 5, in <module>"):
+        load_job(write(tmp_path, text))
+
+
+def test_sys_exit_in_a_job_file_is_said_and_does_not_end_us(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="called sys.exit"):
+        load_job(write(tmp_path, "import sys\nsys.exit(4)"))
+
+
+def test_files_beside_the_job_can_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write(tmp_path, "LR = 0.25", "beside_the_job.py")
+    text = "import beside_the_job\n" + GOOD.replace("lr=0.1", "lr=beside_the_job.LR")
+    assert load_job(write(tmp_path, text)).optimizer == SGD(lr=0.25)
+    del sys.modules["beside_the_job"]
+
+
+def test_classes_of_a_job_file_find_their_module(tmp_path: Path) -> None:
+    text = GOOD + (
+        "\nimport dataclasses\n@dataclasses.dataclass\nclass Point:\n    x: 'int' = 0\n"
+        "job.point = dataclasses.asdict(Point(3))\n"
+    )
+    assert load_job(write(tmp_path, text)).point == {"x": 3}  # type: ignore[attr-defined]
