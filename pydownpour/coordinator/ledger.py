@@ -260,7 +260,8 @@ class Ledger:
             )
         live = self._by_unit.get((number, unit))
         if live is not None:
-            self._remove(live)
+            pass
+        open_pass.returned.pop(unit, None)
         open_pass.set_done(unit)
         start, stop = self.bounds(unit)
         account.units += 1

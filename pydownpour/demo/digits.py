@@ -18,9 +18,9 @@ x, y, x_test, y_test = digits()
 job = dp.Job(
     parameters=mlp.init(64, 64, 10),
     # A first accumulator of 0.1 keeps the first steps small, when four replicas push at once.
-    optimizer=dp.Adagrad(lr=0.05, initial=0.1),
+    optimizer=dp.Adagrad(lr=0.03, initial=0.1),
     policy=dp.Downpour(push_every=1, fetch_every=1),
-    data=dp.Work(len(x), unit=64, passes=40),
+    data=dp.Work(len(x), unit=64, passes=50),
 )
 
 

@@ -1,4 +1,4 @@
-"""With one replica, push_every = fetch_every = 1 and no overlap, Downpour is sequential training."""
+"""One replica, push_every = fetch_every = 1, no overlap: Downpour is sequential training."""
 
 from __future__ import annotations
 

@@ -184,6 +184,8 @@ def test_the_map_of_rooms_is_the_tested_one() -> None:
 def test_files_and_tests_that_are_named_exist(path: Path) -> None:
     named = r"`((?:tests|unit|rust|pydownpour|examples)/[\w./-]+)(?:::(\w+))?`"
     for file, test in re.findall(named, path.read_text()):
+        if "NAME" in file:
+            continue  # stands for a name yet to be chosen
         places = [ROOT / file, path.parent / file]
         there = next((place for place in places if place.exists()), None)
         assert there is not None, f"{path.name} names {file}"

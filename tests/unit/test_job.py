@@ -171,6 +171,12 @@ def test_a_chain_is_an_optimizer() -> None:
     assert make_job(optimizer=chain(Clip(1.0), SGD(lr=1.0))).optimizer.parts()[0][0] == "clip"
 
 
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading a job file puts its folder on the path; the next test must not see it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
 # -- job files -------------------------------------------------------------------------------------
 
 GOOD = """
@@ -246,13 +252,13 @@ def test_a_syntax_error_keeps_the_line(tmp_path: Path) -> None:
 
 def test_an_exception_keeps_the_files_own_traceback(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
-        load_job(write(tmp_path, "def f():\n    return 1 / 0\n\njob = f()\n"))
+        load_job(write(tmp_path, "def f():\n    return 1 / 0\n\njob = f()\n", "raises.py"))
     words = str(refused.value)
     assert "failed while it was loaded: ZeroDivisionError: division by zero" in words
     assert "line 4, in <module>" in words
     assert "line 2, in f" in words
     assert "pydownpour/job.py" not in words
-    assert "_pydownpour_job_my_job" not in sys.modules
+    assert "_pydownpour_job_raises" not in sys.modules
 
 
 def test_a_setting_of_ours_that_is_refused_is_shown_with_its_line(tmp_path: Path) -> None:
@@ -266,10 +272,7 @@ def test_sys_exit_in_a_job_file_is_said_and_does_not_end_us(tmp_path: Path) -> N
         load_job(write(tmp_path, "import sys\nsys.exit(4)"))
 
 
-def test_files_beside_the_job_can_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def test_files_beside_the_job_can_be_imported(tmp_path: Path) -> None:
     write(tmp_path, "LR = 0.25", "beside_the_job.py")
     text = "import beside_the_job\n" + GOOD.replace("lr=0.1", "lr=beside_the_job.LR")
     assert load_job(write(tmp_path, text)).optimizer == SGD(lr=0.25)

@@ -32,7 +32,8 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("adapters",),
     ("sim", "testing"),
     ("dashboard",),
-    ("cli", "bench", "demo"),
+    ("cli",),
+    ("bench", "demo"),
     ("__main__",),
 )
 """Downward is earlier. Rooms of one tier do not know each other."""

@@ -80,6 +80,9 @@ impl Input {
 
     /// All bytes as elements.
     pub fn elements<T: bytemuck::AnyBitPattern>(&self) -> Result<&[T], Failure> {
+        if is_empty(&self.0) {
+            return Ok(&[]);
+        }
         bytemuck::try_cast_slice(self.bytes()).map_err(|_| unfit::<T>(&self.0))
     }
 
@@ -107,6 +110,9 @@ impl Output {
 
     /// All bytes as elements.
     pub fn elements_mut<T: bytemuck::Pod>(&mut self) -> Result<&mut [T], Failure> {
+        if is_empty(&self.0) {
+            return Ok(&mut []);
+        }
         let unfit = unfit::<T>(&self.0);
         bytemuck::try_cast_slice_mut(self.bytes_mut()).map_err(|_| unfit)
     }

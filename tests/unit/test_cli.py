@@ -1,0 +1,403 @@
+"""The command line: words, exit codes, and what it hands on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+import pytest
+from click.testing import CliRunner, Result
+
+import pydownpour
+from pydownpour.cli import failures
+from pydownpour.cli.app import app
+from pydownpour.cli.options import AccessOptions
+from pydownpour.engines.child import user_traceback
+from pydownpour.errors import (
+    AuthError,
+    ConfigError,
+    ConnectFailed,
+    JobFailed,
+    LayoutMismatch,
+    NonFiniteGradient,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("run", "demo", "coordinator", "shard", "replica", "doctor")
+
+
+def invoke(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"PYDOWNPOUR_TOKEN": "", **environment})
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def test_version() -> None:
+    assert invoke("--version").output == f"pydownpour {pydownpour.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches_with_an_example(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.output
+    assert f"pydownpour {command}" in result.output
+
+
+def test_the_groups_help_names_every_command_and_exit_code() -> None:
+    output = invoke("--help").output
+    for words in (*COMMANDS, "Exit codes: 0 done", "130 stopped by Ctrl-C"):
+        assert words in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "Missing argument 'FILE[:JOB]'"),
+        (["run", "x.py", "--shards", "0"], "'--shards'"),
+        (["run", "x.py", "--engine", "ray"], "'--engine'"),
+        (["coordinator", "x.py"], "Missing option '--shards'"),
+        (["replica", "x.py"], "Missing option '--coordinator'"),
+        (["traein"], "No such command"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], words: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "coordinator"])
+def test_another_address_without_token_and_tls_is_refused_in_nets_words(command: str) -> None:
+    result = invoke(command, "x.py", "--shards", "1", "--bind", "0.0.0.0:0")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("pydownpour: binding 0.0.0.0:0 would let others in")
+    assert "--insecure" in result.stderr
+    assert "Traceback" not in result.output + result.stderr
+
+
+def test_a_missing_job_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("coordinator", "absent.py", "--shards", "1")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"pydownpour: no job file 'absent.py' (current folder {tmp_path})"
+    ]
+
+
+def test_a_replica_without_a_function_is_refused_before_it_asks_anybody(tmp_path: Path) -> None:
+    path = tmp_path / "no_function.py"
+    path.write_text(
+        "import pydownpour as dp\njob = dp.Job(parameters={'w': [1.0]}, optimizer=dp.SGD(1.0))\n"
+    )
+    result = invoke("replica", str(path), "--coordinator", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "without a replica function; put @job.replica above" in result.stderr
+
+
+def test_doctor_says_what_this_machine_is() -> None:
+    result = invoke("doctor")
+    assert result.exit_code == 0
+    for words in ("python", "aiohttp", "simd", "event loop", "congestion control", "open files",
+                  "BLAS threads", "1347 + 450 images", "FRAGMENT_SIZE"):  # fmt: skip
+        assert words in result.output
+
+
+def test_doctor_says_that_mnist_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pydownpour.data._places", lambda path: iter([tmp_path]))
+    result = invoke("doctor")
+    assert result.exit_code == 0
+    assert "not found; no mnist.npz" in result.output
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (LayoutMismatch("x"), 2),
+        (AuthError("x"), 2),
+        (JobFailed("x"), 1),
+        (ConnectFailed("x"), 1),
+        (failures.Interrupted("x"), 130),
+    ],
+)
+def test_exit_codes(error: Exception, code: int) -> None:
+    @click.command()
+    @failures.in_words
+    def command() -> None:
+        raise error
+
+    result = CliRunner().invoke(command)
+    assert result.exit_code == code
+    assert result.stderr == "pydownpour: x\n"
+
+
+class Heard:
+    """A channel that listens."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    def emit(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+
+
+def caught(error: Exception) -> Exception:
+    try:
+        raise error
+    except type(error) as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ZeroDivisionError("division by zero"), 3, "ZeroDivisionError: division by zero"),
+        (NonFiniteGradient("NaN at 3"), 3, "NaN at 3"),
+        (KeyError(), 3, "KeyError"),
+        (ConnectFailed("nobody there"), 1, "nobody there"),
+        (ConfigError("no job"), 2, "no job"),
+    ],
+)
+def test_what_a_replica_tells_its_engine(error: Exception, code: int, message: str) -> None:
+    heard = Heard()
+    assert failures.tell_engine(heard, caught(error), users=True) == code  # type: ignore[arg-type]
+    (said,) = heard.messages
+    assert (said["event"], said["code"], said["message"]) == ("error", code, message)
+    assert ("traceback" in said) == (code == 3)
+
+
+def test_an_exception_elsewhere_is_nobodys_function() -> None:
+    assert failures.tell_engine(None, caught(ZeroDivisionError())) == 1
+
+
+def test_a_users_traceback_begins_with_their_own_line() -> None:
+    with pytest.raises(ConfigError) as raised:
+        pydownpour.Work(0)
+    lines = user_traceback(raised.value)
+    assert "test_cli.py" in lines[1]
+    assert lines[-1].startswith("pydownpour.errors.ConfigError")
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def test_a_token_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("  secret\n")
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    assert make_access(token="other", token_file=str(path)).access().token == "secret"
+    assert make_access(token="other").access().token == "other"
+    assert make_access(token="").access().token is None
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        make_access(token_file=str(path)).access()
+    with pytest.raises(ConfigError, match="cannot read the token file"):
+        make_access(token_file=str(tmp_path)).access()
+
+
+def make_access(**given: Any) -> AccessOptions:
+    plain: dict[str, Any] = {"token": None, "token_file": None, "tls_cert": "", "tls_key": "",
+                             "tls_ca": "", "insecure": False}  # fmt: skip
+    return AccessOptions(**{**plain, **given})
+
+
+def test_children_get_every_option_but_the_token() -> None:
+    options = make_access(token="secret", tls_cert="c", tls_key="k", tls_ca="a", insecure=True)
+    assert options.forwarded() == (
+        "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a", "--insecure",
+    )  # fmt: skip
+    assert make_access(token="secret", token_file="f").forwarded() == ()
+
+
+# -- run -------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Stands for ``run_local``: what it was asked, and what it answers."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+        self.error: Exception | None = None
+        self.report: dict[str, Any] = {"job": "x", "state": "done", "reason": "", "accuracy": 1.0}
+
+    async def __call__(self, file: str, **settings: Any) -> dict[str, Any]:
+        self.asked = {"file": file, **settings}
+        settings["observer"].event("start", "coordinator listens at http://127.0.0.1:9")
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        return self.report
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Runs]:
+    stub = Runs()
+    monkeypatch.setattr("pydownpour.engines.run_local", stub)
+    monkeypatch.chdir(tmp_path)
+    yield stub
+
+
+def test_run_hands_everything_on(runs: Runs) -> None:
+    result = invoke("run", "a.py:job", "--shards", "3", "--replicas", "5", "--bind",
+                    "127.0.0.1:7000", "--run-folder", "here", "--insecure",
+                    PYDOWNPOUR_TOKEN="secret")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    asked = runs.asked
+    assert (asked["file"], asked["shards"], asked["replicas"]) == ("a.py:job", 3, 5)
+    assert (asked["bind"], asked["options"]) == ("127.0.0.1:7000", ("--insecure",))
+    assert asked["run_folder"] == Path("here")
+    assert asked["access"].token == "secret"
+    assert "run folder here" in result.stdout
+    assert "x: done" in result.stdout
+
+
+def test_json_is_the_last_line_and_all_of_standard_output(runs: Runs) -> None:
+    result = invoke("run", "a.py", "--json")
+    assert json.loads(result.stdout) == runs.report
+    assert result.stdout.count("\n") == 1
+    assert "coordinator listens" in result.stderr
+
+
+def test_a_failed_job_prints_its_report_too(runs: Runs) -> None:
+    report = {"state": "failed", "reason": "the shards ran away"}
+    runs.error = JobFailed("the shards ran away", report=report)
+    result = invoke("run", "a.py", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == report
+    assert result.stderr.splitlines()[-1] == "pydownpour: the shards ran away"
+
+
+def test_the_demo_is_the_digits_example_on_two_shards_and_four_replicas(runs: Runs) -> None:
+    assert invoke("demo").exit_code == 0
+    assert (runs.asked["shards"], runs.asked["replicas"]) == (2, 4)
+    assert Path(runs.asked["file"]).name == "digits.py"
+
+
+@pytest.mark.parametrize("name", ["digits.py", "mlp.py"])
+def test_the_packages_demo_is_the_example(name: str) -> None:
+    """Examples are for reading and do not travel in the wheel, so the demo is a copy of them."""
+    shipped = ROOT / "pydownpour" / "demo" / name
+    assert shipped.read_text() == (ROOT / "examples" / name).read_text(), (
+        f"copy examples/{name} to pydownpour/demo/"
+    )
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, sys, threading
+from pydownpour.cli import loop
+from pydownpour.cli.failures import in_words
+import click
+
+async def work():
+    print("ready", flush=True)
+    try:
+        if sys.argv[1] == "thread":
+            await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+        await asyncio.sleep(600)
+    finally:
+        print("cleaned", flush=True)
+
+@click.command()
+@in_words
+def main():
+    loop.run(work, hard=True)
+
+main(args=[])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", ["task", "thread"])
+def test_a_signal_cleans_up_and_exits_130_even_when_a_thread_holds_on(
+    number: signal.Signals, kind: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.stdout.read() == b"cleaned\n"
+        assert process.wait(60) == 130
+        if kind == "task":
+            assert process.stderr.read().decode() == f"pydownpour: stopped by {number.name}\n"
+
+
+JOB = """
+import time
+import numpy as np
+import pydownpour as dp
+
+job = dp.Job(parameters={"w": np.zeros(4096, np.float32)}, optimizer=dp.SGD(lr=0.1),
+             data=dp.Work(10_000_000, unit=1))
+
+@job.replica
+def train(replica):
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_a_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "slow.py").write_text(JOB)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pydownpour", "run", "slow.py", "--shards", "2"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            if b"2 replicas" in line:
+                break
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) == 5
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(60) == 130
+        assert b"stopping" in rest
+    assert [child for child in children if child.is_running()] == []
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == [
+        "coordinator-0.log", "replica-0.log", "replica-1.log", "shard-0.log", "shard-1.log",
+    ]  # fmt: skip
+
+
+def test_a_function_that_raises_is_shown_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(JOB.replace("time.sleep(3600)", "return 1 / 0"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pydownpour", "run", "broken.py", "--replicas", "1"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "third time in a row that one fails like this: ZeroDivisionError" in done.stderr
+    assert "return 1 / 0" in done.stderr
+    assert "in train" in done.stderr
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pydownpour", "--version"], capture_output=True, text=True,
+        timeout=60, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout == f"pydownpour {pydownpour.__version__}\n"

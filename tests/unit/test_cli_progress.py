@@ -1,0 +1,231 @@
+"""What a display shows, computed from statuses."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pydownpour.cli.display import LiveDisplay, PlainDisplay, draw, make_display
+from pydownpour.cli.progress import Rates, duration, mean_of, size, sparkline
+from pydownpour.cli.summary import print_summary, summary
+from pydownpour.wire.messages import (
+    EvaluationEntry,
+    ReplicaStats,
+    ReplicaStatus,
+    ShardStats,
+    ShardStatus,
+    Status,
+)
+
+
+def make_replica(number: int, samples: int, **stats: Any) -> ReplicaStatus:
+    return ReplicaStatus(
+        id=number, name=f"replica-{number}", incarnation=1, state="live", host="here", pid=1,
+        joins=1, age_s=0.1, units=samples // 10, samples=samples,
+        stats=ReplicaStats(samples=samples, staleness={0: 1, 4: 3}, pushes_acked=5, **stats),
+    )  # fmt: skip
+
+
+def make_status(elapsed_s: float, samples: int, **fields: Any) -> Status:
+    shard = ShardStats(
+        index=0, ready=True, lsn=samples, bytes_received=samples * 1000, bytes_sent=0, streams=2
+    )
+    given: dict[str, Any] = {
+        "job": "digits", "state": "running", "reason": "", "elapsed_s": elapsed_s, "passes": 4,
+        "pass_number": 1, "units_done": samples // 10, "units": 100, "samples_done": samples,
+        "samples": 1000, "losses": [(0.0, 0, 2.0), (elapsed_s, samples, 0.5)],
+        "evaluations": [EvaluationEntry(number=1, at_s=1.0, samples=250,
+                                        metrics={"accuracy": 0.875})],
+        "replicas": [make_replica(1, samples // 2, waiting_for="an answer of shard 0")],
+        "shards": [ShardStatus(index=0, state="ready", url="", pid=2, age_s=0.1, stats=shard)],
+        "run_folder": "runs/x",
+    }  # fmt: skip
+    return Status(**{**given, **fields})
+
+
+def test_rates_are_differences_over_the_window() -> None:
+    rates = Rates()
+    assert rates.view(make_status(0.0, 0)).samples_per_s == 0.0
+    view = rates.view(make_status(2.0, 400))
+    assert view.samples_per_s == 200.0
+    assert view.eta_s == 3.0
+    assert view.replicas[0].samples_per_s == 100.0
+    assert view.shards.bytes_in_per_s == 200_000
+    assert view.fraction == 0.4
+    later = rates.view(make_status(4.0, 500))
+    assert later.samples_per_s == 50.0
+
+
+def test_rates_never_fall_below_zero_when_a_process_counts_anew() -> None:
+    rates = Rates()
+    rates.view(make_status(0.0, 400))
+    view = rates.view(make_status(1.0, 100))
+    assert view.samples_per_s == 0.0
+    assert view.replicas[0].samples_per_s == 0.0
+    assert view.eta_s is None
+
+
+def test_a_coordinator_that_starts_anew_starts_the_rates_anew() -> None:
+    rates = Rates()
+    rates.view(make_status(100.0, 400))
+    assert rates.view(make_status(1.0, 10)).samples_per_s == 0.0
+
+
+def test_the_plain_line_says_everything() -> None:
+    rates = Rates()
+    rates.view(make_status(0.0, 0))
+    line = rates.view(make_status(2.0, 400)).line()
+    assert line == (
+        "   2.0 s  running     pass 2/4  40/100 units  200 samples/s  loss 0.5  accuracy 0.875  "
+        "1 replicas, staleness 3.0"
+    )
+    waiting = make_status(
+        0.1, 0, state="waiting", reason="waiting for shard 1", losses=[], evaluations=[],
+        replicas=[], shards=[], units=0, samples=0,
+    )  # fmt: skip
+    assert Rates().view(waiting).line().endswith("waiting for shard 1")
+
+
+def test_sparklines() -> None:
+    assert sparkline([], 10) == ""
+    assert sparkline([1.0], 10) == "▁"
+    assert sparkline([3.0, 3.0], 10) == "▁▁"
+    assert sparkline([0.0, 1.0, 2.0, 7.0], 10) == "▁▂▃█"
+    assert sparkline(range(1000), 8) == "▁▂▃▄▅▆▇█"
+    assert len(sparkline(range(7), 5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e12, "5.0 TB")],
+)
+def test_sizes(value: float, words: str) -> None:
+    assert size(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(3.21, "3.2 s"), (60, "1:00"), (247, "4:07"), (3723, "1:02:03")]
+)
+def test_durations(value: float, words: str) -> None:
+    assert duration(value) == words
+
+
+def test_mean_of_a_histogram() -> None:
+    assert mean_of({}) == 0.0
+    assert mean_of({0: 1, 4: 3}) == 3.0
+
+
+def test_plain_lines_come_with_news_and_every_few_seconds() -> None:
+    out = io.StringIO()
+    with PlainDisplay(out) as display:
+        for tick in range(9):
+            display.status(make_status(tick * 0.25, tick))
+        display.event("restart", "replica 1 was killed by SIGKILL; starts again in 0.5 s")
+        display.status(make_status(2.3, 10, state="evaluating", reason="all passes are complete"))
+    lines = out.getvalue().splitlines()
+    assert [line.split(" s ")[0].strip() for line in lines[:2]] == ["0.0", "2.0"]
+    assert lines[2].startswith("replica 1 was killed by SIGKILL")
+    assert "evaluating" in lines[3]
+    assert len(lines) == 4
+
+
+def make_console(width: int = 100, **settings: Any) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, force_terminal=True, width=width, height=40, **settings), out
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_picture_has_every_part_and_fits(width: int) -> None:
+    console, out = make_console(width, no_color=True)
+    rates = Rates()
+    rates.view(make_status(0.0, 0))
+    console.print(draw(rates.view(make_status(2.0, 400)), width))
+    text = out.getvalue()
+    assert all(len(line) <= width for line in text.splitlines())
+    for words in ("digits", "loss", "replica-1", "live", "shards 1/1 ready"):
+        assert words in text
+    if width >= 80:
+        for words in ("pass 2/4", "200 samples/s", "3.0 s left", "accuracy 0.8750", "3.0"):
+            assert words in text
+
+
+def test_a_waiting_job_says_for_whom() -> None:
+    console, out = make_console(100, no_color=True)
+    status = make_status(
+        1.0, 0, state="waiting", reason="waiting for shard 1", losses=[], replicas=[], shards=[]
+    )
+    console.print(draw(Rates().view(status), 100))
+    assert "waiting: waiting for shard 1" in out.getvalue()
+
+
+def test_names_from_the_network_are_text_and_not_markup() -> None:
+    console, out = make_console(100, no_color=True)
+    odd = ReplicaStatus(
+        id=1, name="[red]x[/red]", incarnation=1, state="live", host="", pid=1, joins=1,
+        age_s=0.0, units=0, samples=0, stats=ReplicaStats(waiting_for="[/]"),
+    )  # fmt: skip
+    console.print(draw(Rates().view(make_status(1.0, 0, replicas=[odd])), 100))
+    assert "[red]x[/red]" in out.getvalue()
+
+
+def test_hundreds_of_replicas_do_not_fill_the_screen() -> None:
+    console, out = make_console(100, no_color=True)
+    replicas = [make_replica(number, 10) for number in range(100)]
+    console.print(draw(Rates().view(make_status(1.0, 100, replicas=replicas)), 100))
+    assert "and 76 more" in out.getvalue()
+    assert len(out.getvalue().splitlines()) < 40
+
+
+def test_the_live_display_draws_and_leaves_a_clean_terminal() -> None:
+    console, out = make_console(100)
+    with LiveDisplay(console) as display:
+        display.status(make_status(0.0, 0))
+        display.event("restart", "replica 1 starts again")
+    text = out.getvalue()
+    assert "replica-1" in text
+    assert "replica 1 starts again" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console, out = make_console(100)
+    console.print(draw(Rates().view(make_status(1.0, 100)), 100))
+    assert "\x1b[3" not in out.getvalue()
+
+
+def test_a_pipe_gets_plain_lines() -> None:
+    assert isinstance(make_display(io.StringIO()), PlainDisplay)
+
+
+REPORT: dict[str, Any] = {
+    "job": "digits", "state": "done", "reason": "all 4 passes are complete", "loss": 0.05,
+    "metrics": {"accuracy": 0.9711}, "samples": 53880, "units": 880, "passes": 40, "seconds": 2.5,
+    "samples_per_s": 21552.0, "pushes": {"sent": 10, "applied": 9, "refused": 1},
+    "staleness": {"mean": 2.25, "max": 9, "histogram": {"2": 9}},
+    "bytes": {"to_shards": 66_600_000, "from_shards": 17_300_000},
+    "replicas": [{"id": 1, "name": "", "incarnations": 3, "units": 4, "samples": 8, "steps": 2,
+                  "staleness_mean": 2.25}],
+    "rss_peak_bytes": {"coordinator": 65_000_000}, "storage": "disk full",
+}  # fmt: skip
+
+
+def test_the_summary_has_a_row_for_everything() -> None:
+    rows = dict(summary(REPORT))
+    assert rows["accuracy"] == "0.9711"
+    assert rows["work"] == (
+        "53,880 samples, 880 units, 40 passes in 2.5 s (21,552 samples/s)"
+    )
+    assert rows["pushes"] == "10 sent, 9 applied, 1 refused"
+    assert rows["traffic"] == "66.6 MB to shards, 17.3 MB from shards"
+    assert rows["replica 1"].endswith("restarted 2 times")
+    assert rows["storage"] == "disk full"
+
+
+def test_a_poor_report_is_still_printed() -> None:
+    out = io.StringIO()
+    print_summary({"state": "failed", "reason": "no shard came"}, to=out, run_folder="runs/x")
+    assert out.getvalue().splitlines() == ["job: failed (no shard came)", "  run folder   runs/x"]
