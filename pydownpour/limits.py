@@ -81,6 +81,8 @@ HEADER_TIMEOUT_S: Final = 5.0
 """Seconds a client may take over its request's headers."""
 BODY_STALL_S: Final = 10.0
 """Seconds without a byte of a request body before it is given up."""
+LINGER_S: Final = 0.25
+"""How long a refused body is still read and thrown away, so that its sender hears why."""
 CONNECT_TIMEOUT_S: Final = 5.0
 """Seconds a connection may take to open."""
 REQUEST_TIMEOUT_S: Final = 30.0

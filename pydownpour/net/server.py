@@ -264,7 +264,7 @@ class _HttpServer(web.Server):
             max_field_size=limits.HTTP_LINE_SIZE_MAX,
             max_headers=limits.HTTP_HEADER_COUNT_MAX,
             keepalive_timeout=75.0,
-            lingering_time=1.0,
+            lingering_time=limits.LINGER_S,
             auto_decompress=False,
         )
 

@@ -112,8 +112,8 @@ class Session:
 
     async def __aenter__(self) -> Session:
         for link in self.links:
-            self.spawn(link.run(), f"link to shard {link.entry.index}")
-        self.spawn(self._heartbeats(), "heartbeats")
+            _ = self.spawn(link.run(), f"link to shard {link.entry.index}")
+        _ = self.spawn(self._heartbeats(), "heartbeats")
         try:
             await self.fetch()
         except BaseException:

@@ -208,11 +208,19 @@ class ShardService:
     async def _push(self, call: Call) -> bytes:
         shard = self._serving()
         talk = Conversation(shard, *self._identity(shard, call))
+        try:
+            body = b"".join(await self._converse(talk, call))
+        finally:
+            talk.close()
+        shard.bytes_sent += len(body)
+        return body
+
+    async def _converse(self, talk: Conversation, call: Call) -> list[bytes]:
         scratch = memoryview(talk.inlet)
         answers: list[bytes] = []
         assert call.chunks is not None
         async for chunk in call.chunks:
-            shard.bytes_received += len(chunk)
+            talk.shard.bytes_received += len(chunk)
             rest = memoryview(chunk)
             while rest:
                 start, stop = talk.inlet.window()
@@ -225,9 +233,7 @@ class ShardService:
                     if answer is not None:
                         answers.append(answer)
                     event = talk.inlet.advance(0)
-        body = b"".join(answers)
-        shard.bytes_sent += len(body)
-        return body
+        return answers
 
     async def _fetch(self, call: Call) -> FrameBody:
         shard = self._serving()

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import final
 
 from pydownpour import _core, limits
+from pydownpour.errors import LimitExceeded
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import from_wire
 from pydownpour.policy.base import Policy, PushInfo
@@ -59,15 +60,35 @@ class Shard:
         self.fetches = 0
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.payload_size_max = max(self.assigned.fragment_len * 8, limits.HEADER_SIZE)
+        """Bytes of a fragment in the widest dtype: what one connection may have in flight."""
+        self.reserved_bytes = 0
 
     def inlet(self) -> _core.ShardInlet:
-        """A new receiver of one connection's bytes."""
-        return _core.ShardInlet(
+        """A receiver of one connection's bytes; its memory is reserved before a byte is read.
+
+        Raises:
+            LimitExceeded: all connections together would hold more than ``IN_FLIGHT_SIZE_MAX``.
+        """
+        size = self.payload_size_max
+        if self.reserved_bytes + size > limits.IN_FLIGHT_SIZE_MAX:
+            raise LimitExceeded(
+                f"shard {self.assigned.index} has {self.reserved_bytes} bytes reserved for "
+                f"{self.reserved_bytes // size} connections, the limit is IN_FLIGHT_SIZE_MAX "
+                f"({limits.IN_FLIGHT_SIZE_MAX}); try again, or use more shards"
+            )
+        inlet = _core.ShardInlet(
             self.store,
-            payload_size_max=max(self.assigned.fragment_len * 8, 64),
+            payload_size_max=size,
             control_size_max=limits.CONTROL_SIZE_MAX,
             ack_every=limits.ACK_EVERY_FRAGMENTS,
         )
+        self.reserved_bytes += size
+        return inlet
+
+    def release_inlet(self) -> None:
+        """A connection is gone: its memory may be promised to another."""
+        self.reserved_bytes -= self.payload_size_max
 
     def admit(self, frame: _core.Frame) -> float | Refused:
         """Decide about an announced push: the scale to apply it with, or why not.

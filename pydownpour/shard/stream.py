@@ -35,6 +35,10 @@ class Conversation:
         self.inlet = shard.inlet()
         self.tally = PushTally()
 
+    def close(self) -> None:
+        """Give back the memory reserved for it."""
+        self.shard.release_inlet()
+
     def answer(self, event: _core.Frame | _core.Settled | _core.Refusal) -> bytes | None:
         """The frame that answers an event about a push, or None if there is nothing to say.
 
@@ -179,6 +183,7 @@ class ShardStream(StreamProtocol):
             self._scheduled.cancel()
         self._fetches.clear()
         self._sending = None
+        self._talk.close()
         shard = self._shard
         shard.bytes_received += self.bytes_received
         shard.bytes_sent += self.bytes_sent
