@@ -50,6 +50,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     TransportError,
     UnsupportedArray,
+    UpgradeRefused,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ __all__ = [
     "TransportError",
     "Unit",
     "UnsupportedArray",
+    "UpgradeRefused",
     "WeightDecay",
     "Work",
     "__version__",

@@ -163,7 +163,7 @@ class Store:
     # -- fetch --------------------------------------------------------------------------------
     def parameter_frames(
         self, since: int, cursor: int, size_max: int
-    ) -> tuple[list[_Bytes], int, int]:
+    ) -> tuple[list[Buffer], int, int]:
         """Frames of fragments changed after LSN since, from fragment cursor on, about size_max
         bytes of them: (buffers ready to write in order, next cursor, frames). since 0 means that
         the asker has nothing: every fragment is sent. Payload buffers are the published stripes
@@ -330,6 +330,9 @@ def fragment_headers(
 
 def scan_frames(data: _Bytes) -> list[Frame]:
     """Parse whole frames from a buffer (POST bodies and tests). Raises RemoteProtocolError."""
+
+def _panic(words: str, size: int) -> None:
+    """Panic in the core, on a pretended size of bytes, for the tests."""
 
 def _all_errors() -> list[BaseException]:
     """One example of every error the core can raise, for the tests."""

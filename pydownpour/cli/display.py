@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY_S: Final = 2.0
 """Between two plain lines; what happens is said at once."""
+WIDE: Final = 70
+"""Columns from which a replica's row has everything."""
 REPLICA_ROWS_MAX: Final = 24
 """Replica rows on a terminal; the rest are counted in one line."""
 
@@ -123,7 +125,8 @@ def draw(view: View, width: int) -> Group:
     """The whole picture of one moment."""
     from rich.console import Group
 
-    parts: list[Any] = [_head(view, width), _losses(view, width), _replicas(view), _shards(view)]
+    parts: list[Any] = [_head(view, width), _losses(view, width), _replicas(view, width)]
+    parts.append(_shards(view))
     return Group(*(part for part in parts if part is not None))
 
 
@@ -168,31 +171,36 @@ def _losses(view: View, width: int) -> Any:
         metrics += f" (after pass {view.status.evaluations[-1].number})"
     bars = sparkline([loss for _, _, loss in view.status.losses], max(10, min(60, width - 60)))
     return Text.assemble(
-        "loss ", (f"{view.loss:.4f} ", "bold"), (bars, "cyan"), f"  {metrics}", overflow="ellipsis"
+        "loss ", (f"{view.loss:.4f} ", "bold"), (bars, "cyan"), f"  {metrics}",
+        overflow="ellipsis", no_wrap=True,
     )  # fmt: skip
 
 
 _STATE_STYLE: Final = {"live": "green", "suspect": "yellow", "dead": "red", "left": "dim"}
 
 
-def _replicas(view: View) -> Table | None:
+def _replicas(view: View, width: int) -> Table | None:
     from rich.table import Table
     from rich.text import Text
 
     if not view.replicas:
         return None
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("replica", "state"):
-        table.add_column(title, no_wrap=True)
-    for title in ("units", "samples/s", "staleness", "pushes"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("waiting for", style="dim", no_wrap=True, overflow="ellipsis")
+    # A narrow terminal keeps whole columns rather than the beginnings of all.
+    shown = 7 if width >= WIDE else 4
+    titles = ("replica", "state", "samples/s", "staleness", "units", "pushes", "waiting for")
+    for title in titles[:shown]:
+        text = title in ("replica", "state", "waiting for")
+        table.add_column(
+            title, no_wrap=True, overflow="ellipsis", justify="left" if text else "right"
+        )
     for line in view.replicas[:REPLICA_ROWS_MAX]:
-        table.add_row(
+        cells = (
             Text(line.name), Text(line.state, style=_STATE_STYLE.get(line.state, "")),
-            f"{line.units:,}", f"{line.samples_per_s:,.0f}", f"{line.staleness:.1f}",
-            f"{line.pushes:,}", Text(line.waiting_for),
+            f"{line.samples_per_s:,.0f}", f"{line.staleness:.1f}", f"{line.units:,}",
+            f"{line.pushes:,}", Text(line.waiting_for, style="dim"),
         )  # fmt: skip
+        table.add_row(*cells[:shown])
     if more := len(view.replicas) - REPLICA_ROWS_MAX:
         if more > 0:
             table.add_row(f"and {more} more")

@@ -62,9 +62,12 @@ def _event_loop() -> Rows:
     yield "event loop", "asyncio" if loop_factory() is None else "uvloop"
     yield "BLAS threads", _blas()
     yield "congestion control", _first_line("/proc/sys/net/ipv4/tcp_congestion_control")
-    yield "socket buffers, most", (
-        f"receive {_first_line('/proc/sys/net/core/rmem_max')}, "
-        f"send {_first_line('/proc/sys/net/core/wmem_max')}"
+    yield (
+        "socket buffers, most",
+        (
+            f"receive {_first_line('/proc/sys/net/core/rmem_max')}, "
+            f"send {_first_line('/proc/sys/net/core/wmem_max')}"
+        ),
     )
     yield "open files", _open_files()
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):

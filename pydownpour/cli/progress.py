@@ -163,9 +163,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return ""
     if len(values) > width:
         edges = [i * len(values) // width for i in range(width + 1)]
-        values = [
-            sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)
-        ]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(values), max(values)
     if not high > low:
         return _BARS[0] * len(values)

@@ -29,13 +29,27 @@ RoleBody = Callable[[Channel | None], Coroutine[Any, Any, Any]]
 
 @click.command()
 @click.argument("file", metavar="FILE[:JOB]")
-@click.option("--shards", type=click.IntRange(min=1), required=True, metavar="N",
-              help="Shard processes the job has; it starts when all have come.")
-@click.option("--replicas", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Replicas to expect; only shown, more or fewer may come.")
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="Shard processes the job has; it starts when all have come.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Replicas to expect; only shown, more or fewer may come.",
+)
 @bind_option()
-@click.option("--run-folder", type=click.Path(file_okay=False), default=None,
-              help="For events, parameters and report.  [default: a new one in runs/]")
+@click.option(
+    "--run-folder",
+    type=click.Path(file_okay=False),
+    default=None,
+    help="For events, parameters and report.  [default: a new one in runs/]",
+)
 @access_options
 @in_words
 def coordinator(
@@ -86,10 +100,19 @@ def coordinator(
 @click.command()
 @click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
 @bind_option()
-@click.option("--index", type=click.IntRange(min=0), default=None, metavar="I",
-              help="The place in the shard map.  [default: any that is free]")
-@click.option("--advertise", default=None, metavar="URL",
-              help="What replicas shall call, when it is not the address we listen on.")
+@click.option(
+    "--index",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="I",
+    help="The place in the shard map.  [default: any that is free]",
+)
+@click.option(
+    "--advertise",
+    default=None,
+    metavar="URL",
+    help="What replicas shall call, when it is not the address we listen on.",
+)
 @access_options
 @in_words
 def shard(
@@ -124,8 +147,14 @@ def shard(
 @click.argument("file", metavar="FILE[:JOB]")
 @click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
 @click.option("--name", default="", metavar="NAME", help="Shown in displays and reports.")
-@click.option("--replica", "known", type=click.IntRange(min=0), default=0, metavar="ID",
-              help="The id it had before it was restarted: same replica, next incarnation.")
+@click.option(
+    "--replica",
+    "known",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="ID",
+    help="The id it had before it was restarted: same replica, next incarnation.",
+)
 @access_options
 @in_words
 def replica(file: str, coordinator: str, name: str, known: int, access: AccessOptions) -> None:

@@ -19,16 +19,42 @@ from pydownpour.errors import DownpourError
 
 @click.command()
 @click.argument("file", metavar="FILE[:JOB]")
-@click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-              help="Parameter-server processes.")
-@click.option("--replicas", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
-              help="Trainer processes.")
-@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True,
-              help="What starts the processes.")
-@click.option("--json", "as_json", is_flag=True,
-              help="Print the report as one line of JSON on standard output, progress elsewhere.")
-@click.option("--run-folder", type=click.Path(file_okay=False), default=None, metavar="DIR",
-              help="For logs, events, parameters and report.  [default: a new one in runs/]")
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Parameter-server processes.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Trainer processes.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local"]),
+    default="local",
+    show_default=True,
+    help="What starts the processes.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the report as one line of JSON on standard output, progress elsewhere.",
+)
+@click.option(
+    "--run-folder",
+    type=click.Path(file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="For logs, events, parameters and report.  [default: a new one in runs/]",
+)
 @bind_option()
 @access_options
 @in_words
@@ -56,14 +82,35 @@ def run(
 
 
 @click.command()
-@click.option("--shards", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
-              help="Parameter-server processes.")
-@click.option("--replicas", type=click.IntRange(min=1), default=4, show_default=True, metavar="N",
-              help="Trainer processes.")
-@click.option("--json", "as_json", is_flag=True,
-              help="Print the report as one line of JSON on standard output, progress elsewhere.")
-@click.option("--run-folder", type=click.Path(file_okay=False), default=None, metavar="DIR",
-              help="For logs, events, parameters and report.  [default: a new one in runs/]")
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Parameter-server processes.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Trainer processes.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the report as one line of JSON on standard output, progress elsewhere.",
+)
+@click.option(
+    "--run-folder",
+    type=click.Path(file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="For logs, events, parameters and report.  [default: a new one in runs/]",
+)
 @in_words
 def demo(shards: int, replicas: int, as_json: bool, run_folder: str | None) -> None:
     """Train on real handwritten digits: 2 shards, 4 replicas, a few seconds.

@@ -260,7 +260,7 @@ class Ledger:
             )
         live = self._by_unit.get((number, unit))
         if live is not None:
-            pass
+            self._remove(live)
         open_pass.returned.pop(unit, None)
         open_pass.set_done(unit)
         start, stop = self.bounds(unit)

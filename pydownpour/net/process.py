@@ -1,33 +1,91 @@
-"""What a process can say of itself: memory, and who it is on the network."""
+"""What a process says of itself: its name on the network, its number, its memory.
+
+Messages carry these, so a simulated process must be able to say something else than the one
+process that simulates them all: whoever runs one sets :data:`CURRENT` in its context.
+"""
 
 from __future__ import annotations
 
+import abc
+import contextvars
 import os
 import socket
 import sys
+from typing import final
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
-def rss_bytes() -> int:
-    """Resident bytes now; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * _PAGE
-    except (OSError, IndexError, ValueError):
-        return 0
+class Process(abc.ABC):
+    """A process, as its peers know it."""
+
+    @abc.abstractmethod
+    def pid(self) -> int:
+        """Its number on its host."""
+
+    @abc.abstractmethod
+    def host_name(self) -> str:
+        """Its host."""
+
+    @abc.abstractmethod
+    def rss_bytes(self) -> int:
+        """Resident bytes now; 0 where the system does not say."""
+
+    @abc.abstractmethod
+    def rss_peak_bytes(self) -> int:
+        """The most resident bytes so far; 0 where the system does not say."""
 
 
-def rss_peak_bytes() -> int:
-    """The most resident bytes so far; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+@final
+class ThisProcess(Process):
+    """The operating system's answers."""
+
+    def pid(self) -> int:
+        """``os.getpid()``."""
+        return os.getpid()
+
+    def host_name(self) -> str:
+        """``socket.gethostname()``."""
+        return socket.gethostname()
+
+    def rss_bytes(self) -> int:
+        """From /proc."""
+        try:
+            with open("/proc/self/statm") as statm:
+                return int(statm.read().split()[1]) * _PAGE
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    def rss_peak_bytes(self) -> int:
+        """From getrusage."""
+        try:
+            import resource
+        except ImportError:
+            return 0
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+_THIS = ThisProcess()
+CURRENT: contextvars.ContextVar[Process] = contextvars.ContextVar("process", default=_THIS)
+"""The process whose code runs."""
+
+
+def pid() -> int:
+    """The current process's number."""
+    return CURRENT.get().pid()
 
 
 def host_name() -> str:
-    """This machine's name."""
-    return socket.gethostname()
+    """The current process's host."""
+    return CURRENT.get().host_name()
+
+
+def rss_bytes() -> int:
+    """The current process's resident bytes."""
+    return CURRENT.get().rss_bytes()
+
+
+def rss_peak_bytes() -> int:
+    """The most the current process had resident."""
+    return CURRENT.get().rss_peak_bytes()

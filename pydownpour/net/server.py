@@ -124,7 +124,7 @@ class Server:
                 self._routes[route.method, route.path] = route
         self._bind, self._access, self._name = bind, access, name
         self._runner: web.ServerRunner | None = None
-        self._streams: set[StreamProtocol] = set()
+        self._streams: dict[StreamProtocol, None] = {}
         self.url = ""
 
     async def __aenter__(self) -> Server:
@@ -240,14 +240,14 @@ class Server:
         response = web.StreamResponse(
             status=101, headers={"Connection": "Upgrade", "Upgrade": messages.UPGRADE}
         )
-        self._streams.add(stream)
+        self._streams[stream] = None
         try:
             # The new protocol is in place before the peer may speak: it answers only to the 101.
             stream.take_over(transport)
             await response.prepare(request)
             await stream.wait_closed()
         finally:
-            self._streams.discard(stream)
+            self._streams.pop(stream, None)
             stream.close()
         return response
 

@@ -45,9 +45,14 @@ async def read_parameters(
         async with Client(entry.url, access=access) as client:
             await receive(client, values, headers, fragment_len=fragment_len, since=0)
 
-    async with asyncio.TaskGroup() as group:
-        for entry in shards:
-            group.create_task(read(entry))
+    tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return flat
 
 

@@ -249,7 +249,7 @@ async def _ask_to_join(
         fingerprint=layout.fingerprint if layout is not None else "",
         version=pydownpour.__version__,
         host=process.host_name(),
-        pid=os.getpid(),
+        pid=process.pid(),
         name=name,
         replica=replica,
         nonce=f"{rng.getrandbits(64):016x}",

@@ -106,8 +106,8 @@ class Session:
         self.refused = 0
         self.staleness: Counter[int] = Counter()
         self._fetching: list[asyncio.Future[None]] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._closed = False
 
     async def __aenter__(self) -> Session:
@@ -318,11 +318,11 @@ class Session:
         """Run something beside the rest; if it fails, the session does; close() ends it."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._ended)
-        self._tasks.add(task)
+        self._tasks[task] = None
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
@@ -345,11 +345,11 @@ class Session:
 
     async def _changed(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     async def _wait(self, until: Callable[[], bool]) -> None:
         """Wait for a condition; every change of state looks at it again."""

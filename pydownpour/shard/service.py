@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import secrets
 from collections.abc import Callable, Mapping
@@ -286,7 +285,7 @@ async def _register(
     hello = ShardHello(
         url=url,
         host=process.host_name(),
-        pid=os.getpid(),
+        pid=process.pid(),
         index=index,
         version=pydownpour.__version__,
         nonce=f"{rng.getrandbits(64):016x}",

@@ -29,6 +29,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def _mute(channel: Channel, worked: Path, title: str) -> None:
 
 def _noise(channel: Channel, worked: Path, title: str) -> None:
     print('{"state": "failed", "reason": "this is only the user\'s own output"}', flush=True)
-    subprocess.run([sys.executable, "-c", "print('{\"event\": \"listening\"}')"], check=True)
+    subprocess.run([sys.executable, "-c", 'print(\'{"event": "listening"}\')'], check=True)
     _work(channel, worked, title)
 
 
@@ -144,7 +145,7 @@ def _report(channel: Channel, worked: Path, title: str, state: str) -> None:
     sys.exit(1 if state == "failed" else 0)
 
 
-_ACTS = {
+_ACTS: dict[str, Callable[..., None]] = {
     "serve": _serve, "work": _work, "stay": _stay, "stubborn": _stubborn, "raise": _raise,
     "refuse": _refuse, "exit": _exit, "kill": _kill, "mute": _mute, "noise": _noise,
     "family": _family, "report": _report,

@@ -195,7 +195,7 @@ def test_the_target_is_kept_and_can_be_replaced_between_fetches() -> None:
     assert inlet.window() == (1, 36, 128)
     with pytest.raises(errors.LocalProtocolError, match="fragment 0 is landing"):
         inlet.set_target(np.zeros(LEN, "f4"), np.zeros(4, "u8"))
-    memoryview(values).cast("B")[36:128] = data[100:]
+    values.data.cast("B")[36:128] = data[100:]
     assert inlet.advance(92) is None
     inlet.set_target(np.zeros(LEN, "f4"), np.zeros(4, "u8"))
     receive(inlet, np.zeros(LEN, "f4"), data, 64)

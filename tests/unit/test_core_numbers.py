@@ -158,6 +158,13 @@ def test_a_misaligned_source_is_fine() -> None:
     np.testing.assert_array_equal(total, values)
 
 
+@pytest.mark.parametrize("size", [0, 10**6])
+def test_a_panic_is_an_exception(size: int, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(errors.InternalError, match="the core panicked: invariant 7 broke"):
+        _core._panic("invariant 7 broke", size)
+    assert "invariant 7 broke" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("error", _core._all_errors(), ids=str)
 def test_every_error_has_our_class_and_words(error: BaseException) -> None:
     assert isinstance(error, errors.DownpourError | errors.InternalError)

@@ -31,7 +31,7 @@ def test_an_optimizer_tells_its_planes_and_level() -> None:
     adam = {"lr": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     adagrad = {"lr": 0.1, "eps": 1e-8, "initial": 0.1}
     for parts, planes in ((SGD, 0), ([("adagrad", adagrad)], 1), ([("adam", adam)], 2)):
-        optimizer = _core.Optimizer(parts)  # type: ignore[arg-type]
+        optimizer = _core.Optimizer(parts)
         assert optimizer.planes == planes
         assert optimizer.simd == _core.build_info()["simd"]
     for level in _core.build_info()["simd_available"].split(","):
@@ -128,7 +128,8 @@ def test_poison_is_refused_whole_and_located() -> None:
     huge = np.full(FRAGMENT_LEN, 3e38, "f4")
     with pytest.raises(errors.NonFiniteGradient):
         store.apply(0, huge, 1, scale=4.0)
-    assert (store.lsn, read(store).any()) == (0, False)
+    assert store.lsn == 0
+    assert not read(store).any()
 
 
 def test_a_result_that_overflows_is_refused_too() -> None:
@@ -177,13 +178,13 @@ def test_loading_after_the_first_record_is_too_late() -> None:
     store = make_store()
     store.apply(0, np.ones(FRAGMENT_LEN, "f4"), 1)
     values = np.zeros(LEN, "f4")
-    for late in (
-        lambda: store.load(0, values),
-        lambda: store.load_plane(0, values),
-        lambda: store.import_ledger(store.export_ledger()),
-    ):
-        with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
-            late()
+    ledger = store.export_ledger()
+    with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
+        store.load(0, values)
+    with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
+        store.load_plane(0, values)
+    with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
+        store.import_ledger(ledger)
 
 
 def test_parameter_frames_are_pinned_buffers_of_one_moment() -> None:
@@ -194,12 +195,13 @@ def test_parameter_frames_are_pinned_buffers_of_one_moment() -> None:
     assert (cursor, frames) == (5, 5)
     pinned = [buffer for buffer in buffers if isinstance(buffer, _core.PinnedStripe)]
     assert len(pinned) == 20
-    assert store.memory()["pinned"] >= 40_000 * 4
+    assert store.memory()["pinned"] == 0  # what is published costs nothing more
     assert [len(stripe) for stripe in pinned] == [8192] * 19 + [1088 * 4]
     view = memoryview(pinned[0])
     assert view.readonly
     assert view.nbytes == 8192
     store.apply(0, np.ones(8192, "f4"), 1)
+    assert store.memory()["pinned"] == 8192 * 4
     data = b"".join(bytes(memoryview(buffer)) for buffer in buffers)
     received = list(slow.decode(data))
     assert b"".join(frame.payload for frame in received) == values.tobytes()
@@ -229,11 +231,15 @@ def test_readers_that_pin_too_much_are_told_and_nothing_is_lost() -> None:
     store = make_store(len=65_536, stripe_len=16_384, fragment_len=16_384)
     gradient = np.ones(16_384, "f4")
     held = []
-    with pytest.raises(errors.LimitExceeded, match="retry"):
+
+    def pin_and_apply() -> None:
         for _ in range(1000):
             held.append(store.parameter_frames(0, 0, 10**9))
             for fragment in range(4):
                 store.apply(fragment, gradient, 1)
+
+    with pytest.raises(errors.LimitExceeded, match="retry"):
+        pin_and_apply()
     lsn = store.lsn
     held.clear()
     store.apply(0, gradient, 1)

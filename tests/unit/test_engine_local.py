@@ -90,9 +90,7 @@ async def test_the_report_is_the_coordinators_and_every_process_got_its_command(
     ((_, shard),) = stage.starts("shard-1")
     assert shard == "shard --coordinator http://127.0.0.1:1 --index 1 --bind 127.0.0.1:0"
     ((_, replica),) = stage.starts("replica-0")
-    assert replica == (
-        f"replica {stage.script} --coordinator http://127.0.0.1:1 --name replica-0"
-    )
+    assert replica == (f"replica {stage.script} --coordinator http://127.0.0.1:1 --name replica-0")
     stage.check_nothing_left()
 
 
@@ -168,9 +166,7 @@ async def test_a_coordinator_that_ends_without_a_report_is_named(
 
 async def test_what_the_coordinator_refuses_is_a_config_error_in_its_words(stage: Stage) -> None:
     with pytest.raises(ConfigError, match=r"^port 80 is in use$"):
-        await stage.run(
-            {"coordinator-0": [["refuse", "port 80 is in use"]]}, shards=1, replicas=1
-        )
+        await stage.run({"coordinator-0": [["refuse", "port 80 is in use"]]}, shards=1, replicas=1)
     stage.check_nothing_left()
 
 
@@ -266,9 +262,7 @@ def _alive(pid: int) -> bool:
 
 async def test_a_program_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="cannot start coordinator-0: No such file"):
-        await run_local(
-            "job.py", run_folder=tmp_path / "run", command=(str(tmp_path / "missing"),)
-        )
+        await run_local("job.py", run_folder=tmp_path / "run", command=(str(tmp_path / "missing"),))
 
 
 async def test_children_of_a_killed_engine_do_not_outlive_it(stage: Stage) -> None:

@@ -222,7 +222,7 @@ def test_one_of_several_jobs_is_named(tmp_path: Path) -> None:
     assert load_job(f"{path}:other").layout.arrays[0].name == "v"
     with pytest.raises(ConfigError, match=r"no 'missing' in .*its jobs are job, other"):
         load_job(f"{path}:missing")
-    with pytest.raises(ConfigError, match="'train' in .* is a function, not a dp.Job"):
+    with pytest.raises(ConfigError, match=r"'train' in .* is a function, not a dp\.Job"):
         load_job(f"{path}:train")
 
 
@@ -231,7 +231,7 @@ def test_one_job_under_two_names_is_one(tmp_path: Path) -> None:
 
 
 def test_no_job(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no job in .*my_job.py: it must build one"):
+    with pytest.raises(ConfigError, match=r"no job in .*my_job\.py: it must build one"):
         load_job(write(tmp_path, "x = 1"))
 
 
@@ -268,7 +268,7 @@ def test_a_setting_of_ours_that_is_refused_is_shown_with_its_line(tmp_path: Path
 
 
 def test_sys_exit_in_a_job_file_is_said_and_does_not_end_us(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="called sys.exit"):
+    with pytest.raises(ConfigError, match=r"called sys\.exit"):
         load_job(write(tmp_path, "import sys\nsys.exit(4)"))
 
 

@@ -198,6 +198,7 @@ unsafe fn export<T: PyClass>(
 
 #[pymethods]
 impl ShardInlet {
+    // SAFETY: called by Python alone, with a view to fill; PyO3 makes the slot an unsafe function.
     unsafe fn __getbuffer__(
         slf: &Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -211,6 +212,7 @@ impl ShardInlet {
 
 #[pymethods]
 impl ReplicaInlet {
+    // SAFETY: called by Python alone, with a view to fill; PyO3 makes the slot an unsafe function.
     unsafe fn __getbuffer__(
         slf: &Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -224,6 +226,7 @@ impl ReplicaInlet {
 
 #[pymethods]
 impl PinnedStripe {
+    // SAFETY: called by Python alone, with a view to fill; PyO3 makes the slot an unsafe function.
     unsafe fn __getbuffer__(
         slf: &Bound<'_, Self>,
         view: *mut ffi::Py_buffer,

@@ -15,6 +15,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use thiserror::Error;
 
+use crate::door::enter;
+
 /// Everything a call into the core can end with.
 #[derive(Debug, Error)]
 pub enum Failure {
@@ -146,6 +148,13 @@ fn store_class(error: &StoreError) -> (&'static str, Details) {
         StoreError::Memory { .. } => ("LimitExceeded", vec![]),
         _ => ("ConfigError", vec![]),
     }
+}
+
+/// Panic, so that a test sees what becomes of it, with the interpreter held or released.
+#[pyfunction]
+#[pyo3(name = "_panic")]
+pub fn panic(py: Python<'_>, words: String, size: usize) -> PyResult<()> {
+    enter(py, size, || panic!("{words}"))
 }
 
 /// One example of every failure, so that a test sees each class and message.

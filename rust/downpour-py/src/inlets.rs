@@ -105,7 +105,9 @@ impl ShardInlet {
 
     /// Take n received bytes; apply what is complete; report one event.
     fn advance<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let found = enter(py, n, || {
+        // Records behind an announcement wait in the scratch and are applied by advance(0).
+        let size = enter(py, 0, || self.receiver.with(|inlet, _| inlet.pending()))?;
+        let found = enter(py, size.saturating_add(n), || {
             Ok(self.receiver.with(|inlet, scratch| inlet.advance(scratch, n, &self.shard))??)
         })?;
         found.map(|found| event(py, found)).transpose()

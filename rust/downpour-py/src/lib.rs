@@ -23,7 +23,7 @@ mod _core {
     use downpour::{dedupe, kernel::DType};
 
     #[pymodule_export]
-    use super::error::all_errors;
+    use super::error::{all_errors, panic};
     #[pymodule_export]
     use super::fetch::PinnedStripe;
     #[pymodule_export]

@@ -12,10 +12,12 @@
 //! A scratch holds one whole frame of the largest legal size and the next header. A window is
 //! never empty.
 
+mod error;
 mod event;
 mod replica;
 mod shard;
 
+pub use error::{InletError, Misuse};
 pub use event::{Event, Frame, Refusal, Settled};
 pub use replica::{Landing, ReplicaInlet, Target};
-pub use shard::{InletError, Misuse, ShardInlet};
+pub use shard::ShardInlet;

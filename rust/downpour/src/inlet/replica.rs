@@ -1,7 +1,6 @@
 //! The receiving end of a replica's stream.
 
-use super::Frame;
-use super::shard::{InletError, Misuse};
+use super::{Frame, InletError, Misuse};
 use crate::checksum::crc32c;
 use crate::frame::{Fault, HEADER_SIZE, Header, Kind, ProtocolError};
 

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use thiserror::Error;
-
-use super::{Event, Frame, Refusal, Settled};
+use super::{Event, Frame, InletError, Misuse, Refusal, Settled};
 use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError};
 use crate::kernel::DType;
 use crate::shard::{Outcome, Record, Refused, Shard};
@@ -12,44 +10,6 @@ use crate::shard::{Outcome, Record, Refused, Shard};
 /// A window offers at least this many bytes, so that many small frames arrive in one call; it
 /// offers no more than a large frame needs, so that the bytes stay in the cache until applied.
 const WINDOW_SIZE_MIN: usize = 256 * 1024 + 2 * HEADER_SIZE;
-
-/// The owner of an inlet broke its rules. The stream itself is intact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum Misuse {
-    /// More bytes than the window offers.
-    #[error("{count} bytes reported, the window had room for {room}")]
-    Overrun { count: usize, room: usize },
-    /// A push was announced and nobody has decided about it.
-    #[error("a push was announced: call accept() or skip() before advance()")]
-    Undecided,
-    /// Deciding when there is nothing to decide.
-    #[error("no push was announced since the last accept() or skip()")]
-    NotAnnounced,
-    /// A scale that would make every gradient non-finite.
-    #[error("scale must be finite")]
-    Scale,
-    /// Replacing the target while a payload is landing in it.
-    #[error("fragment {fragment} is landing in the target: replace it between fetches")]
-    Landing { fragment: u32 },
-    /// A target that does not fit the shard.
-    #[error("target of {values} values and {versions} versions, expected {len} and {fragments}")]
-    Target { values: usize, versions: usize, len: usize, fragments: usize },
-    /// A scratch of another size than the inlet asked for.
-    #[error("scratch of {size} bytes, expected {expected}")]
-    Scratch { size: usize, expected: usize },
-}
-
-/// Everything that ends an [`advance`](ShardInlet::advance) early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InletError {
-    /// The peer's fault; the stream is finished.
-    #[error(transparent)]
-    Protocol(#[from] ProtocolError),
-    /// The owner's fault; nothing has changed.
-    #[error(transparent)]
-    Misuse(#[from] Misuse),
-}
 
 /// A push between its announcement and its last record.
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +135,12 @@ impl ShardInlet {
                 Err(fault) => self.fail(fault),
             }
         }
+    }
+
+    /// Bytes that have arrived and were not parsed.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.end - self.begin
     }
 
     /// Apply the records of the push just announced, multiplied by `scale`.

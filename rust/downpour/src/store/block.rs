@@ -128,7 +128,7 @@ pub(super) struct Arena {
     spares_max: usize,
     first: usize,
     block_len: usize,
-    slab: Slab,
+    _slab: Slab,
 }
 
 impl Arena {
@@ -165,7 +165,7 @@ impl Arena {
             spares_max,
             first,
             block_len,
-            slab,
+            _slab: slab,
         };
         for index in (first..total).rev() {
             arena.links.push(&arena.bare, u32::try_from(index).ok()?);
@@ -239,10 +239,10 @@ impl Arena {
         self.block_len * size_of::<f32>()
     }
 
-    /// Bytes of everything that is not elements.
+    /// Bytes of everything that is not elements. What aligning the slab skips is not counted: it
+    /// is address space that is never touched.
     pub(super) fn table_bytes(&self) -> usize {
-        let alignment = self.slab.layout.size() - self.first * self.block_bytes();
-        size_of_val(&*self.blocks) + self.links.bytes() + size_of::<Self>() + alignment
+        size_of_val(&*self.blocks) + self.links.bytes() + size_of::<Self>()
     }
 
     /// Blocks on shelves, and blocks beyond one a stripe that have memory. Statistics.
