@@ -25,6 +25,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OPENBLAS_NUM_THREADS ?= 1
 
 CARGO_TEST := cargo test --release --locked --package downpour
+STUBTEST := $(BIN)/python -m mypy.stubtest --ignore-unused-allowlist \
+	--allowlist tests/unit/test_core_stub_allowlist.txt
 PYTEST := $(BIN)/python -m pytest
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
@@ -53,7 +55,7 @@ lint-python: $(EXTENSION)
 	$(BIN)/ruff format --check $(PYTHON_CODE)
 	$(BIN)/ruff check $(PYTHON_CODE)
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest pydownpour._core $(STUBTEST_FLAGS)
+	$(STUBTEST) pydownpour._core
 
 .PHONY: format
 format: $(VENV)/.installed ## rewrite the code in the project's format
@@ -89,6 +91,7 @@ sanitize: ## the pure crate's tests under AddressSanitizer, its store tests unde
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" \
 	cargo test --locked --package downpour --target $(HOST) --target-dir target/asan \
 	--lib --tests
+	TSAN_OPTIONS="suppressions=$(CURDIR)/.ci/tsan.supp" \
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" \
 	cargo test --locked --package downpour --target $(HOST) --target-dir target/tsan \
 	--test 'store_*'

@@ -24,7 +24,9 @@ def scaled(images: mlp.Bytes) -> mlp.Floats:
 job = dp.Job(
     parameters=mlp.init(784, 128, 10),
     optimizer=dp.Adagrad(lr=0.1, initial=1.0),
-    policy=dp.Downpour(push_every=1, fetch_every=1),
+    # A batch of 32 takes less time than its push, so overlapped pushes would only queue up and
+    # grow stale; with gradients that take longer to compute, leave the overlap on.
+    policy=dp.Downpour(push_every=1, fetch_every=1, overlap=False),
     data=dp.Work(len(x), unit=512, passes=5),
 )
 

@@ -33,7 +33,7 @@ MEASURES: dict[str, Callable[[Scale], Awaitable[list[Row]]]] = {
 FOOTER = (
     "Figures are medians (smallest..largest) of rounds taken in turn; a ratio is the median of the "
     "rounds' ratios.\nSizes count parameters' bytes once; headers and checksums come on top. "
-    "Inconclusive: other processes used\nmore than 10 % of the CPU in every attempt."
+    "Inconclusive: other processes used\nmore than 10 % of the CPU all the time."
 )
 
 

@@ -58,7 +58,7 @@ async def apply(scale: Scale) -> list[Row]:
         figures = await take_turns(
             {"ours": _sweep(rule, gradient, size), "triad": reference},
             rounds=scale.rounds,
-            attempts=scale.attempts,
+            patience=scale.patience,
         )
         name = f"apply {rule.name}"
         found.append(

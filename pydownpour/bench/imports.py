@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pydownpour.bench.meter import ForeignShare
+from pydownpour.bench.meter import ForeignMeter
 from pydownpour.bench.rows import Row, constant_row
 from pydownpour.bench.scale import Scale
 
@@ -20,7 +20,7 @@ print((time.perf_counter() - began) * 1e3)
 
 async def imports(scale: Scale) -> list[Row]:
     """In a fresh interpreter each time, compiled files warm."""
-    share = ForeignShare()
+    meter = ForeignMeter()
     times = []
     for _ in range(scale.rounds + 1):
         done = subprocess.run(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import glob
 import os
 import statistics
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import final
 
@@ -12,8 +15,8 @@ from pydownpour.bench import children
 
 FOREIGN_MAX = 0.10
 """Share of the machine's CPU time used by others above which a row says nothing."""
-ATTEMPTS = 3
-"""A disturbed measurement is taken again this often; the quietest counts."""
+PATIENCE = 8
+"""Rounds taken for each one wanted, until enough were quiet."""
 WARM_ROUNDS = 1
 """Rounds that are not counted: first touch of buffers, caches, congestion windows."""
 
@@ -37,67 +40,86 @@ class Figures:
         return statistics.median(a / b for a, b in pairs)
 
 
+Measure = Callable[[], Awaitable[float]]
+
+
 async def take_turns(
-    measures: Mapping[str, Callable[[], Awaitable[float]]], *, rounds: int, attempts: int = ATTEMPTS
+    measures: Mapping[str, Measure], *, rounds: int, patience: int = PATIENCE
 ) -> Figures:
-    """Run every measure once a round, for some rounds; again if others disturbed it."""
-    best: Figures | None = None
-    for attempt in range(attempts):
-        for _ in range(WARM_ROUNDS if attempt == 0 else 0):
-            for measure in measures.values():
-                await measure()
-        share = ForeignShare()
-        values: dict[str, list[float]] = {name: [] for name in measures}
-        for _ in range(rounds):
-            for name, measure in measures.items():
-                values[name].append(await measure())
-        found = Figures(values, share())
-        if best is None or found.foreign < best.foreign:
-            best = found
-        if best.foreign <= FOREIGN_MAX:
-            break
-    assert best is not None
-    return best
+    """Run every measure once a round, until so many rounds were quiet.
+
+    When patience ends the quietest rounds are taken, and their ``foreign`` tells. Rounds are
+    chosen by what others used, never by what was measured.
+    """
+    for _ in range(WARM_ROUNDS):
+        for measure in measures.values():
+            await measure()
+    taken: list[tuple[Share, dict[str, float]]] = []
+    quiet = 0
+    while quiet < rounds and len(taken) < rounds * patience:
+        meter = ForeignMeter()
+        values = {name: await measure() for name, measure in measures.items()}
+        share = meter.read()
+        taken.append((share, values))
+        quiet += share.of_all <= FOREIGN_MAX
+    taken.sort(key=lambda pair: pair[0].of_all)
+    chosen = taken[:rounds]
+    return Figures(
+        {name: [values[name] for _, values in chosen] for name in measures},
+        sum((share for share, _ in chosen), Share()).of_all,
+    )
 
 
 @final
-class ForeignShare:
-    """Call it: the share of all CPU time since it was made that other processes used.
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """Processor seconds of others, and of everybody, idle ones included."""
 
-    Interrupts and the network's share of them are ours as far as anybody can tell.
-    """
+    foreign_s: float = 0.0
+    all_s: float = 0.0
+
+    @property
+    def of_all(self) -> float:
+        """The share, 0..1; 0 where the system does not say."""
+        return max(0.0, self.foreign_s / self.all_s) if self.all_s else 0.0
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.foreign_s + other.foreign_s, self.all_s + other.all_s)
+
+
+@final
+class ForeignMeter:
+    """Counts from when it is made. Interrupts are ours as far as anybody can tell."""
 
     def __init__(self) -> None:
-        self._began = _machine_ticks(), _own_ticks()
+        self._began = time.monotonic(), _busy_s(), _own_s()
 
-    def __call__(self) -> float:
-        (all_before, busy_before), own_before = self._began
-        (all_now, busy_now), own = _machine_ticks(), _own_ticks()
-        if all_now <= all_before:
-            return 0.0
-        foreign = (busy_now - busy_before) - (own - own_before)
-        return max(0.0, foreign / (all_now - all_before))
+    def read(self) -> Share:
+        """What others used since."""
+        began, busy_s, own_s = self._began
+        all_s = (time.monotonic() - began) * (os.cpu_count() or 1)
+        return Share((_busy_s() - busy_s) - (_own_s() - own_s), all_s)
 
 
-def _machine_ticks() -> tuple[int, int]:
-    """(all, busy without interrupts) clock ticks of all processors since boot."""
+def _busy_s() -> float:
+    """Seconds all processors were busy since boot, without interrupts."""
     try:
         with open("/proc/stat") as stat:
             fields = [int(word) for word in stat.readline().split()[1:9]]
     except (OSError, ValueError):
-        return 0, 0
-    user, nice, system, idle, iowait, _, _, steal = fields
-    return sum(fields), user + nice + system + steal
+        return 0.0
+    user, nice, system, _idle, _iowait, _irq, _softirq, steal = fields
+    return (user + nice + system + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def _own_ticks() -> int:
-    return sum(_ticks_of(pid) for pid in (os.getpid(), *children.pids()))
+def _own_s() -> float:
+    """Seconds that this process and its children ran, to the nanosecond."""
+    return sum(_ran_s(pid) for pid in (os.getpid(), *children.pids()))
 
 
-def _ticks_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return sum(int(word) for word in fields[11:15])
+def _ran_s(pid: int) -> float:
+    nanoseconds = 0
+    for thread in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError), open(thread) as stat:
+            nanoseconds += int(stat.read().split()[0])
+    return nanoseconds / 1e9

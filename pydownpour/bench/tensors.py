@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour.bench import cluster
-from pydownpour.bench.meter import ForeignShare, take_turns
+from pydownpour.bench.meter import ForeignMeter, take_turns
 from pydownpour.bench.rows import Goal, Row, constant_row, row
 from pydownpour.bench.scale import Scale
 from pydownpour.layout import ArrayEntry, Layout
@@ -37,7 +37,7 @@ async def _many_against_one(scale: Scale, length: int) -> Row:
     one_layout = cluster.one_array(many_layout.len)
     async with _stepping(many_layout) as many, _stepping(one_layout) as one:
         figures = await take_turns(
-            {"many": many.step, "one": one.step}, rounds=scale.rounds, attempts=scale.attempts
+            {"many": many.step, "one": one.step}, rounds=scale.rounds, patience=scale.patience
         )
     return row(
         f"{scale.tensors:,} tensors, {many_layout.len * 4 / 1e6:.0f} MB",
@@ -54,9 +54,9 @@ async def _small(scale: Scale) -> list[Row]:
     async with _stepping(_equal_arrays(SMALL_TENSORS, SMALL_LEN)) as stepping:
         for _ in range(3):
             await stepping.step()
-        share = ForeignShare()
+        meter = ForeignMeter()
         times = [await stepping.step() for _ in range(scale.trips)]
-        foreign = share()
+        foreign = meter.read().of_all
     name = f"{SMALL_TENSORS:,} tensors of {SMALL_LEN:,}"
     p50 = statistics.median(times)
     p99 = sorted(times)[min(len(times) - 1, len(times) * 99 // 100)]

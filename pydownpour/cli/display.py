@@ -185,14 +185,19 @@ def _replicas(view: View, width: int) -> Table | None:
 
     if not view.replicas:
         return None
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=width >= WIDE)
     # A narrow terminal keeps whole columns rather than the beginnings of all.
     shown = 7 if width >= WIDE else 4
     titles = ("replica", "state", "samples/s", "staleness", "units", "pushes", "waiting for")
     for title in titles[:shown]:
         text = title in ("replica", "state", "waiting for")
         table.add_column(
-            title, no_wrap=True, overflow="ellipsis", justify="left" if text else "right"
+            title,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="left" if text else "right",
+            # Only the last one gives way: numbers are never cut.
+            ratio=1 if title == "waiting for" else None,
         )
     for line in view.replicas[:REPLICA_ROWS_MAX]:
         cells = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, final
@@ -16,6 +17,9 @@ from pydownpour.wire.messages import Status
 
 WINDOW_S: Final = 2.0
 """Rates are over the last two seconds: four heartbeats."""
+
+_ADDRESS: Final = re.compile(r" at https?://[^\s,;]+")
+"""A shard's number is enough for a person, and leaves room for the second one waited for."""
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -125,9 +129,9 @@ def _replicas(before: Status, now: Status, span_s: float) -> tuple[ReplicaLine, 
             samples_per_s=_per_s(r.stats.samples - samples.get(r.id, 0), span_s),
             staleness=mean_of(r.stats.staleness),
             pushes=r.stats.pushes_acked,
-            waiting_for=r.stats.waiting_for,
+            waiting_for=_ADDRESS.sub("", r.stats.waiting_for),
         )
-        for r in now.replicas
+        for r in sorted(now.replicas, key=lambda r: (len(r.name), r.name, r.id))
     )
 
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from pydownpour.cli import loop
-from pydownpour.cli.failures import in_words
+from pydownpour.cli.failures import Interrupted, in_words
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.engines.local import TOKEN_VARIABLE
 from pydownpour.errors import DownpourError
@@ -156,6 +156,13 @@ def _run(
                 ),
                 hard=False,
             )
+    except Interrupted as error:
+        kept = (folder / "report.json").exists()
+        raise Interrupted(
+            f"{error}; what was trained is in {folder}"
+            if kept
+            else f"{error}; logs are in {folder}"
+        ) from None
     except DownpourError as error:
         # A failed job has a report too, and whoever asked for JSON wants to read it.
         report = error.details.get("report")

@@ -62,14 +62,21 @@ def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{size(traffic.get('to_shards', 0))} to shards, "
             f"{size(traffic.get('from_shards', 0))} from shards",
         ))  # fmt: skip
-    rows += [_replica(replica) for replica in report.get("replicas", [])]
+    rows += sorted(map(_replica, report.get("replicas", [])), key=lambda row: (len(row[0]), row))
     if memory := report.get("rss_peak_bytes"):
-        rows.append((
-            "memory", ", ".join(f"{who} {size(count)}" for who, count in memory.items()),
-        ))  # fmt: skip
+        rows.append(("memory", _memory(memory)))
     if report.get("storage") not in (None, "ok", "off"):
         rows.append(("storage", str(report["storage"])))
     return rows
+
+
+def _memory(peaks: Mapping[str, int]) -> str:
+    """The largest peak of each kind of process."""
+    most: dict[str, int] = {}
+    for who, count in peaks.items():
+        role = who.rpartition("-")[0] or who
+        most[role] = max(most.get(role, 0), count)
+    return "at most " + ", ".join(f"{size(count)} in a {role}" for role, count in most.items())
 
 
 def _replica(replica: Mapping[str, Any]) -> tuple[str, str]:

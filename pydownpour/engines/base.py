@@ -12,9 +12,10 @@ import dataclasses
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias, final
 
-from pydownpour.wire.messages import Status
+if TYPE_CHECKING:
+    from pydownpour.wire.messages import Status
 
 RoleName: TypeAlias = Literal["coordinator", "shard", "replica"]
 

@@ -71,7 +71,30 @@ async def serve_shard(
         ConfigError: the address, or a coordinator that refuses us.
         JobFailed: the job failed, or the coordinator was gone for too long.
     """
-    service = ShardService(access)
+    await run_shard(
+        ShardService(access),
+        coordinator=coordinator,
+        bind=bind,
+        access=access,
+        announce=announce,
+        index=index,
+        advertise=advertise,
+        rng=rng,
+    )
+
+
+async def run_shard(
+    service: ShardService,
+    *,
+    coordinator: str,
+    bind: Bind,
+    access: Access,
+    announce: Callable[[str], None],
+    index: int | None = None,
+    advertise: str | None = None,
+    rng: random.Random | None = None,
+) -> None:
+    """As :func:`serve_shard`, of a service whose state the caller wants to look into."""
     if bind.host in ("0.0.0.0", "::") and not advertise:
         raise ConfigError(
             f"bound to all addresses ({bind}): say which URL replicas shall use with --advertise"
@@ -95,6 +118,11 @@ class ShardService:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._shard: Shard | None = None
+
+    @property
+    def shard(self) -> Shard | None:
+        """The shard's state, once it is loaded."""
+        return self._shard
 
     def routes(self) -> list[Route | UpgradeRoute]:
         """Everything a shard answers."""

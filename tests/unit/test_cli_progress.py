@@ -21,6 +21,8 @@ from pydownpour.wire.messages import (
     Status,
 )
 
+WAITING = "shard 0 at http://127.0.0.1:9, shard 1"
+
 
 def make_replica(number: int, samples: int, **stats: Any) -> ReplicaStatus:
     return ReplicaStatus(
@@ -40,7 +42,7 @@ def make_status(elapsed_s: float, done: int, **fields: Any) -> Status:
         "samples": 1000, "losses": [(0.0, 0, 2.0), (elapsed_s, done, 0.5)],
         "evaluations": [EvaluationEntry(number=1, at_s=1.0, samples=250,
                                         metrics={"accuracy": 0.875})],
-        "replicas": [make_replica(1, done // 2, waiting_for="an answer of shard 0")],
+        "replicas": [make_replica(1, done // 2, waiting_for=WAITING)],
         "shards": [ShardStatus(index=0, state="ready", url="", pid=2, age_s=0.1, stats=shard)],
         "run_folder": "runs/x",
     }  # fmt: skip
@@ -56,6 +58,7 @@ def test_rates_are_differences_over_the_window() -> None:
     assert view.replicas[0].samples_per_s == 100.0
     assert view.shards.bytes_in_per_s == 200_000
     assert view.fraction == 0.4
+    assert view.replicas[0].waiting_for == "shard 0, shard 1"
     later = rates.view(make_status(4.0, 500))
     assert later.samples_per_s == 50.0
 
@@ -149,8 +152,25 @@ def test_the_picture_has_every_part_and_fits(width: int) -> None:
     for words in ("digits", "loss", "replica-1", "live", "shards 1/1 ready"):
         assert words in text
     if width >= 80:
-        for words in ("pass 2/4", "200 samples/s", "3.0 s left", "accuracy 0.8750", "3.0"):
+        for words in (
+            "shard 0, shard 1",
+            "samples/s",
+            "pass 2/4",
+            "200 samples/s",
+            "3.0 s left",
+            "accuracy 0.8750",
+            "3.0",
+        ):
             assert words in text
+
+
+def test_rows_keep_their_order_and_long_words_cut_no_number() -> None:
+    console, out = make_console(80, no_color=True)
+    replicas = [make_replica(n, 1_000_000, waiting_for="shard 0, " * 30) for n in (10, 2, 1)]
+    console.print(draw(Rates().view(make_status(1.0, 100, replicas=replicas)), 80))
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("replica-")]
+    assert [line.split()[0] for line in lines] == ["replica-1", "replica-2", "replica-10"]
+    assert all("100,000" in line for line in lines)
 
 
 def test_a_waiting_job_says_for_whom() -> None:
@@ -210,7 +230,8 @@ REPORT: dict[str, Any] = {
     "bytes": {"to_shards": 66_600_000, "from_shards": 17_300_000},
     "replicas": [{"id": 1, "name": "", "incarnations": 3, "units": 4, "samples": 8, "steps": 2,
                   "staleness_mean": 2.25}],
-    "rss_peak_bytes": {"coordinator": 65_000_000}, "storage": "disk full",
+    "rss_peak_bytes": {"coordinator": 65_000_000, "shard-0": 60_000_000, "shard-1": 61_000_000},
+    "storage": "disk full",
 }  # fmt: skip
 
 
@@ -221,6 +242,7 @@ def test_the_summary_has_a_row_for_everything() -> None:
     assert rows["pushes"] == "10 sent, 9 applied, 1 refused"
     assert rows["traffic"] == "66.6 MB to shards, 17.3 MB from shards"
     assert rows["replica 1"].endswith("restarted 2 times")
+    assert rows["memory"] == "at most 65.0 MB in a coordinator, 61.0 MB in a shard"
     assert rows["storage"] == "disk full"
 
 

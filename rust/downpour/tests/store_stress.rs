@@ -12,7 +12,7 @@ use downpour::kernel::{Gradient, Level};
 use downpour::store::{ApplyError, Geometry, Outcome, Store, Tuning};
 use optimizer_twin::{Records, bits, compile, part};
 
-const RECORDS: usize = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+const RECORDS: usize = if cfg!(debug_assertions) { 1_000 } else { 20_000 };
 
 fn counting(geometry: Geometry, tuning: Tuning) -> Arc<Store> {
     let sgd = compile(&[part("sgd", &[("lr", 1.0)])], Level::best());
@@ -143,7 +143,10 @@ fn many_fragments() {
 fn threads_do_not_change_a_bit() {
     let geometry = Geometry { len: 320, stripe_len: 64, fragment_len: 128 };
     let adam = [("lr", 0.1), ("beta1", 0.9), ("beta2", 0.99), ("eps", 1e-8)];
-    let new = || Store::new(geometry, compile(&[part("adam", &adam)], Level::best())).unwrap();
+    // Room for every record, because most arrive early.
+    let tuning = Tuning { queue_max: 200, ..Tuning::default() };
+    let adam = || compile(&[part("adam", &adam)], Level::best());
+    let new = || Store::with_tuning(geometry, adam(), tuning).unwrap();
     let gradient = |round: usize, fragment: usize| {
         let len = geometry.fragment_range(fragment).len();
         let mut random = random(round * 31 + fragment);

@@ -31,7 +31,7 @@ pub enum Misuse {
     Scratch { size: usize, expected: usize },
 }
 
-/// Everything that ends an [`advance`](ShardInlet::advance) early.
+/// Everything that ends an [`advance`](super::ShardInlet::advance) early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InletError {
     /// The peer's fault; the stream is finished.

@@ -1,0 +1,90 @@
+"""A simulated process.
+
+Everything a process does runs in callbacks of the event loop, and each callback belongs to the
+process whose context it was made in. A crash is therefore exact: from that instant no callback of
+the process runs, no ``finally`` either, as after SIGKILL. A pause holds its callbacks back until it
+goes on, as SIGSTOP does; the kernel of its host goes on receiving meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+from pydownpour.net.process import CURRENT, Process
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pydownpour.sim.network import Host
+    from pydownpour.sim.transport import SimTransport
+
+SIMULATED_RSS = 50_000_000
+"""What every simulated process says of its memory: one number, so that no message varies."""
+
+
+class Life(enum.Enum):
+    """How a process is."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    DEAD = "dead"
+    """Crashed, or its main coroutine ended."""
+
+
+@final
+class Actor(Process):
+    """One process on a host, from its start to its end; a restart is a new one.
+
+    Attributes:
+        name: For the trace, e.g. ``replica-3``.
+        held: Callbacks that came while it was paused or dead, in order.
+        clock_offset_s: What its monotonic clock shows beyond the world's time.
+    """
+
+    def __init__(self, name: str, number: int, host: Host) -> None:
+        self.name, self.number, self.host = name, number, host
+        self.life = Life.RUNNING
+        self.held: list[Callable[[], None]] = []
+        self.clock_offset_s = host.clock_offset_s
+        self.transports: dict[SimTransport, None] = {}
+        self.ports: dict[int, None] = {}
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.main: asyncio.Task[Any] | None = None
+        self.context = contextvars.copy_context()
+        self.context.run(CURRENT.set, self)
+
+    # -- what it says of itself ------------------------------------------------------------------
+
+    def pid(self) -> int:
+        """Four digits, whatever the process."""
+        return 1000 + self.number % 9000
+
+    def host_name(self) -> str:
+        """Its host's name."""
+        return self.host.name
+
+    def rss_bytes(self) -> int:
+        """A constant."""
+        return SIMULATED_RSS
+
+    def rss_peak_bytes(self) -> int:
+        """A constant."""
+        return SIMULATED_RSS
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.life.value}>"
+
+
+def current() -> Actor | None:
+    """The actor whose callback runs; None in the world's own."""
+    process = CURRENT.get()
+    return process if isinstance(process, Actor) else None
+
+
+def owner(context: contextvars.Context) -> Actor | None:
+    """The actor a context belongs to."""
+    process = context.get(CURRENT)
+    return process if isinstance(process, Actor) else None

@@ -1,0 +1,81 @@
+"""What computing costs in virtual time.
+
+*Live*: the user's function runs and computes real gradients; each step is then charged to the
+virtual clock. *Ghost*: nobody computes; steps push a fixed gradient and cost the same. Ghost runs
+show timing, staleness and faults at any scale; live runs also show whether it learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from pydownpour.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydownpour.replica.replica import Replica
+    from pydownpour.replica.work import Unit
+    from pydownpour.sim.network import Host
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ComputeModel:
+    """Seconds a step takes: (base_s + per_sample_s * samples) * host's slowness * jitter.
+
+    Attributes:
+        base_s: Per step, whatever its size.
+        per_sample_s: Per sample of the minibatch.
+        jitter: Standard deviation of a factor drawn per step, normal around 1, at least 0.2.
+    """
+
+    base_s: float = 0.001
+    per_sample_s: float = 0.0001
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) < 0:
+                raise ConfigError(f"compute: {field.name} must not be negative")
+
+    def seconds(self, samples: int, slow: float, rng: random.Random) -> float:
+        """The cost of one step."""
+        factor = max(0.2, rng.gauss(1.0, self.jitter)) if self.jitter else 1.0
+        return (self.base_s + self.per_sample_s * samples) * slow * factor
+
+
+@final
+class ChargedReplica:
+    """A replica whose steps take virtual time: what the user's function gets in a simulation."""
+
+    def __init__(
+        self, replica: Replica, model: ComputeModel, host: Host, rng: random.Random
+    ) -> None:
+        self._replica, self._model, self._host, self._rng = replica, model, host, rng
+        self._unit: Unit | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._replica, name)
+
+    async def work(self) -> AsyncIterator[Unit]:
+        """As :meth:`Replica.work`."""
+        async for unit in self._replica.work():
+            self._unit = unit
+            yield unit
+
+    async def step(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        loss: float | None = None,
+        samples: int | None = None,
+    ) -> None:
+        """As :meth:`Replica.step`, after the time the gradient took."""
+        count = samples
+        if count is None:
+            count = self._unit.batch_len if self._unit is not None else 1
+        await asyncio.sleep(self._model.seconds(count, self._host.slow, self._rng))
+        await self._replica.step(gradients, loss=loss, samples=samples)

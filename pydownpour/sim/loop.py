@@ -1,0 +1,266 @@
+"""An asyncio event loop with virtual time.
+
+Time stands still while callbacks run and jumps to the next timer when none is left. There are no
+threads, no real sockets and no selector; ``run_in_executor`` runs the function at once. Ready
+callbacks run in the order they were scheduled and equal timers in the order they were made, so a
+run depends on nothing but its inputs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+from pydownpour.errors import DownpourError
+from pydownpour.sim.actor import Actor, Life, current, owner
+
+if TYPE_CHECKING:
+    from pydownpour.sim.network import Network
+
+T = TypeVar("T")
+
+
+class SimulationStuck(DownpourError):
+    """Nothing is scheduled and nothing is ready: the simulated job would wait for ever."""
+
+
+class BudgetSpent(DownpourError):
+    """A run used more events or virtual seconds than it may: it hangs or livelocks."""
+
+
+class _Handle(events.Handle):
+    """A callback of one process: held back while it is paused, for ever when it is dead."""
+
+    __slots__ = ("_actor",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        actor: Actor | None,
+    ) -> None:
+        super().__init__(callback, args, loop, context)
+        self._actor = actor
+
+    def _run(self) -> None:
+        actor = self._actor
+        if actor is None or actor.life is Life.RUNNING:
+            super()._run()
+        else:
+            actor.held.append(self._run)
+
+
+class _TimerHandle(events.TimerHandle):
+    """The same, later. Equal times run in the order they were made."""
+
+    __slots__ = ("_actor", "_order")
+
+    def __init__(
+        self,
+        when: float,
+        order: int,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        actor: Actor | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._order = order
+        self._actor = actor
+
+    def __lt__(self, other: Any) -> bool:
+        if self._when == other._when:
+            return bool(self._order < other._order)
+        return bool(self._when < other._when)
+
+    def _run(self) -> None:
+        actor = self._actor
+        if actor is None or actor.life is Life.RUNNING:
+            super()._run()
+        else:
+            actor.held.append(self._run)
+
+
+@final
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module's docstring.
+
+    Args:
+        events_max: Callbacks the run may take.
+        virtual_s_max: Virtual seconds it may last.
+
+    Raises (out of ``run_until_complete``):
+        SimulationStuck: everybody waits for somebody.
+        BudgetSpent: a budget ran out.
+    """
+
+    network: Network
+
+    def __init__(self, *, events_max: int, virtual_s_max: float) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._order = 0
+        self._events_max, self._virtual_s_max = events_max, virtual_s_max
+        self.events = 0
+        self._selector = self  # BaseEventLoop asks it for I/O events; there never are any
+        self._clock_resolution = 1e-9  # type: ignore[misc]
+        self.set_exception_handler(self._on_error)
+        self.errors: list[str] = []
+        """What live processes let escape; a check looks at it."""
+
+    # -- time ------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The world's time, in virtual seconds."""
+        return self._now
+
+    def time(self) -> float:
+        """The running process's monotonic clock: the world's time plus its own offset."""
+        actor = current()
+        return self._now if actor is None else self._now + actor.clock_offset_s
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """The selector's part of the loop: instead of waiting, time passes."""
+        if timeout is None:
+            raise SimulationStuck(f"at {self._now:.6f} s nothing is scheduled and nobody is ready")
+        if timeout > 0:
+            self._now = max(self._now, self._scheduled[0]._when)  # type: ignore[attr-defined]
+            if self._now > self._virtual_s_max:
+                raise BudgetSpent(
+                    f"not done after {self._virtual_s_max:g} virtual seconds (--virtual-s)"
+                )
+        return []
+
+    def lift_budgets(self) -> None:
+        """The run is over; unwinding may take what it takes."""
+        self._events_max, self._virtual_s_max = self._events_max * 2, float("inf")
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps, so nobody must be woken."""
+
+    # -- callbacks -------------------------------------------------------------------------------
+
+    def _call_soon(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> events.Handle:
+        if context is None:
+            context = contextvars.copy_context()
+        handle = _Handle(callback, args, self, context, owner(context))
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        self.events += 1
+        if self.events > self._events_max:
+            raise BudgetSpent(f"not done after {self._events_max} events (--events)")
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> events.TimerHandle:
+        """Schedule by the clock of the process that asks."""
+        actor = current()
+        world_when = when if actor is None else when - actor.clock_offset_s
+        return self.at(world_when, callback, *args, context=context)
+
+    def at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> events.TimerHandle:
+        """Schedule by the world's time."""
+        if context is None:
+            context = contextvars.copy_context()
+        self._order += 1
+        timer = _TimerHandle(when, self._order, callback, args, self, context, owner(context))
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], **options: Any
+    ) -> asyncio.Task[T]:
+        """Tasks belong to the process that starts them."""
+        task = super().create_task(coro, **options)
+        context = options.get("context")
+        actor = current() if context is None else owner(context)
+        if actor is not None:
+            actor.tasks[task] = None
+            task.add_done_callback(lambda done: actor.tasks.pop(done, None), context=_WORLD)
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Run it now: the core never calls back, so nobody can tell."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """There is none."""
+
+    # -- sockets: the network's ---------------------------------------------------------------------
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Names of hosts and addresses alike lead to the simulated network."""
+        return self.network.getaddrinfo(host, port)
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        """Connect over the simulated network; the real socket is only a name for it."""
+        await self.network.connect(sock, str(address[0]), int(address[1]))
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], *args: Any, sock: Any = None, **options: Any
+    ) -> tuple[Any, Any]:
+        """Wrap a connected socket."""
+        if options.get("ssl"):
+            raise NotImplementedError("simulated networks are plain; leave TLS out")
+        return self.network.client_transport(sock, protocol_factory)
+
+    async def create_server(  # type: ignore[override]
+        self,
+        protocol_factory: Callable[[], Any],
+        host: Any = None,
+        port: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Listen on the running process's host."""
+        if options.get("ssl"):
+            raise NotImplementedError("simulated networks are plain; leave TLS out")
+        return self.network.listen(protocol_factory, port)
+
+    # -- errors ------------------------------------------------------------------------------------
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        actor = current()
+        if actor is not None and actor.life is Life.DEAD:
+            return  # the garbage of a crashed process
+        error = context.get("exception")
+        if error is None:
+            return  # a warning about something left open, at a moment the collector chose
+        self.errors.append(f"{context.get('message')}: {error!r}")
+
+
+_WORLD = contextvars.Context()
+"""A context of no process."""

@@ -1,0 +1,337 @@
+"""Hosts, links and connections in memory, and what may go wrong between them.
+
+A connection is two one-way streams. Bytes take the path's latency, drawn per message, plus the time
+the slower of the two hosts' links needs to carry them; streams stay in order. What TCP hides is
+not modelled (loss, duplication and reordering of packets); what it shows is: slowness, connections
+that stall while a path is cut, resets, peers that are gone without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import random
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, final
+
+from pydownpour.sim.actor import Actor, Life, current
+from pydownpour.sim.loop import SimLoop
+from pydownpour.sim.trace import Trace
+from pydownpour.sim.transport import SimTransport
+
+PORT_FIRST = 10_000
+SYN_RETRY_S = 1.0
+"""How often a connection attempt over a cut path is tried again, as kernels do."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LinkModel:
+    """How a host's network behaves.
+
+    Attributes:
+        latency_s: Mean one-way latency between two hosts.
+        jitter: Each message's latency is drawn from latency_s * (1 +- jitter), uniformly.
+        bytes_per_s: Of the host's own link, each direction.
+        slices_max: A message may arrive in up to so many pieces, as TCP is free to do.
+    """
+
+    latency_s: float = 0.0005
+    jitter: float = 0.5
+    bytes_per_s: float = 1e9
+    slices_max: int = 1
+
+
+@final
+class Host:
+    """A machine: an address, a link, and the processes on it."""
+
+    def __init__(self, name: str, address: str, link: LinkModel) -> None:
+        self.name, self.address, self.link = name, address, link
+        self.up_free_at = 0.0
+        self.down_free_at = 0.0
+        self.clock_offset_s = 0.0
+        self.clogged_until = 0.0
+        """Nothing leaves or reaches it before."""
+        self.slow = 1.0
+        """Its processes compute this much slower."""
+        self.is_up = True
+        """False after a power cut, until a process starts on it again."""
+        self.listening: dict[int, _Listener] = {}
+
+
+@final
+class _Listener(asyncio.AbstractServer):
+    """A listening port."""
+
+    def __init__(
+        self, network: Network, actor: Actor, port: int, factory: Callable[[], Any]
+    ) -> None:
+        self.network, self.actor, self.port, self.factory = network, actor, port, factory
+        self.sockets = [_Named(actor.host.address, port)]
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.actor.host.listening.pop(self.port, None)
+
+    async def wait_closed(self) -> None:
+        """At once."""
+
+    def is_serving(self) -> bool:
+        """True until closed."""
+        return self.actor.host.listening.get(self.port) is self
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The world's."""
+        return self.network.loop
+
+    async def start_serving(self) -> None:
+        """It does already."""
+
+
+@final
+class _Named:
+    """Stands for a listening socket: only its name is asked for."""
+
+    family = socket.AF_UNSPEC
+
+    def __init__(self, address: str, port: int) -> None:
+        self._name = (address, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._name
+
+
+@final
+class Connection:
+    """Two ends of one connection."""
+
+    def __init__(self, network: Network, number: int) -> None:
+        self._network, self.number = network, number
+        self.ends: tuple[SimTransport, SimTransport]
+        self._open = 2
+
+    def end_lost(self) -> None:
+        """One end is over."""
+        self._open -= 1
+        if self._open == 0:
+            self._network.connections.pop(self.number, None)
+
+
+@final
+class Network:
+    """All hosts and everything between them."""
+
+    def __init__(self, loop: SimLoop, rng: random.Random, trace: Trace) -> None:
+        self.loop, self.trace = loop, trace
+        self._rng = rng
+        self.hosts: dict[str, Host] = {}
+        self._by_address: dict[str, Host] = {}
+        self.connections: dict[int, Connection] = {}
+        self._connected: dict[int, SimTransport] = {}
+        self._numbers = 0
+        self._ports = PORT_FIRST
+        self.is_closed = False
+        """The run is over: what leftover frames of processes still want is refused."""
+        self.cut: dict[tuple[str, str], None] = {}
+        """Ordered pairs of host names between which nothing passes."""
+        self._held: dict[tuple[str, str], deque[tuple[SimTransport, bytes | None]]] = {}
+        loop.network = self
+
+    def add_host(self, name: str, link: LinkModel) -> Host:
+        """A new machine with the next address."""
+        number = len(self.hosts) + 1
+        host = Host(name, f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", link)
+        self.hosts[name] = self._by_address[host.address] = host
+        return host
+
+    # -- what the loop asks ------------------------------------------------------------------------
+
+    def getaddrinfo(self, host: Any, port: Any) -> list[Any]:
+        """Addresses of a host name, or of an address itself."""
+        name = host.decode() if isinstance(host, bytes) else str(host)
+        known = self.hosts.get(name) or self._by_address.get(name)
+        if known is None:
+            raise socket.gaierror(socket.EAI_NONAME, f"no simulated host {name}")
+        where = (known.address, int(port or 0))
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where)]
+
+    def listen(self, factory: Callable[[], Any], port: int | None) -> _Listener:
+        """Listen on the running process's host."""
+        actor = self._running()
+        if not port:
+            self._ports += 1
+            port = self._ports
+        if port in actor.host.listening:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {actor.host.name} is in use")
+        listener = _Listener(self, actor, port, factory)
+        actor.host.listening[port] = listener
+        actor.ports[port] = None
+        return listener
+
+    async def connect(self, sock: Any, address: str, port: int) -> None:
+        """Open a connection from the running process to an address."""
+        actor = self._running()
+        if self.is_closed:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the simulation is over")
+        host = self._by_address.get(address)
+        if host is None:
+            raise OSError(errno.EHOSTUNREACH, f"no simulated host {address}")
+        await asyncio.sleep(self._latency(actor.host, host))
+        while not host.is_up or self._is_cut(actor.host, host) or self._is_cut(host, actor.host):
+            await asyncio.sleep(SYN_RETRY_S)
+        await asyncio.sleep(self._latency(host, actor.host))
+        listener = host.listening.get(port)
+        if listener is None or listener.actor.life is Life.DEAD:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{host.name}:{port} refused")
+        self._numbers += 1
+        self._ports += 1
+        connection = Connection(self, self._numbers)
+        ours, theirs = (actor.host.address, self._ports), (host.address, port)
+        client = SimTransport(self, actor, connection, ours, theirs)
+        server = SimTransport(self, listener.actor, connection, theirs, ours)
+        client.peer, server.peer = server, client
+        for end in (client, server):
+            end.path = f"{end.actor.name}>{end.peer.actor.name}"
+            end.path_id = self.trace.path_id(end.path)
+        connection.ends = (client, server)
+        self.connections[connection.number] = connection
+        self._connected[id(sock)] = client
+        self.trace.note(self.loop.now, "connect", client.path, connection.number)
+        accept = self._accept
+        self.loop.call_soon(accept, server, listener, context=listener.actor.context.copy())
+
+    def _accept(self, server: SimTransport, listener: _Listener) -> None:
+        server.start(listener.factory())
+        server.pump()
+
+    def client_transport(self, sock: Any, factory: Callable[[], Any]) -> tuple[SimTransport, Any]:
+        """The transport of a connected socket; the real socket has done its duty as a name."""
+        transport = self._connected.pop(id(sock))
+        sock.close()
+        protocol = factory()
+        transport.start(protocol)
+        return transport, protocol
+
+    def _running(self) -> Actor:
+        actor = current()
+        if actor is None:
+            raise RuntimeError("only a simulated process has a network")
+        return actor
+
+    # -- bytes on their way ------------------------------------------------------------------------
+
+    def send(self, source: SimTransport, payload: bytes | None) -> None:
+        """Carry bytes (None: end of stream) to the other end."""
+        if self.is_closed:
+            return
+        if self._rng.random() < 0.5 and payload is not None and len(payload) > 1:
+            pieces = self._sliced(payload, source.actor.host.link.slices_max)
+        else:
+            pieces = [payload]
+        for piece in pieces:
+            self._send_piece(source, piece)
+
+    def _sliced(self, payload: bytes, slices_max: int) -> list[bytes | None]:
+        if slices_max <= 1:
+            return [payload]
+        cuts = sorted(
+            self._rng.randrange(1, len(payload)) for _ in range(self._rng.randrange(slices_max))
+        )
+        bounds = [0, *cuts, len(payload)]
+        return [payload[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
+
+    def _send_piece(self, source: SimTransport, payload: bytes | None) -> None:
+        here, there = source.actor.host, source.peer.actor.host
+        pair = (here.name, there.name)
+        if pair in self.cut or pair in self._held:
+            self._held.setdefault(pair, deque()).append((source, payload))
+            return
+        now = self.loop.now
+        size = 0 if payload is None else len(payload)
+        here.up_free_at = max(here.up_free_at, now) + size / here.link.bytes_per_s
+        there.down_free_at = max(there.down_free_at, here.up_free_at) + (
+            size / there.link.bytes_per_s
+        )
+        ready = max(there.down_free_at, here.clogged_until, there.clogged_until)
+        arrival = max(source.arrives_at, ready + self._latency(here, there))
+        source.arrives_at = arrival
+        target = source.peer
+        if target.is_lost and target.actor.life is Life.DEAD:
+            if there.is_up:  # its kernel knows of no such connection
+                self.loop.at(arrival, source.lose, _reset_error(), context=source.context)
+            return
+        self.loop.at(arrival, self._deliver, source, target, payload, context=target.context)
+
+    def _deliver(self, source: SimTransport, target: SimTransport, payload: bytes | None) -> None:
+        self.trace.message(
+            self.loop.now, source.path, source.path_id, 0 if payload is None else len(payload)
+        )
+        target.arrive(payload)
+
+    def _latency(self, here: Host, there: Host) -> float:
+        mean = (here.link.latency_s + there.link.latency_s) / 2
+        jitter = max(here.link.jitter, there.link.jitter)
+        return mean * self._rng.uniform(1 - jitter, 1 + jitter)
+
+    def _is_cut(self, here: Host, there: Host) -> bool:
+        return (here.name, there.name) in self.cut
+
+    # -- faults --------------------------------------------------------------------------------------
+
+    def cut_path(self, here: str, there: str) -> None:
+        """Nothing passes from one host to another until healed; senders do not notice."""
+        self.cut[here, there] = None
+        self.trace.note(self.loop.now, "cut", f"{here}>{there}")
+
+    def heal_path(self, here: str, there: str) -> None:
+        """What was held back goes on its way."""
+        if self.cut.pop((here, there), 0) == 0:
+            return
+        self.trace.note(self.loop.now, "heal", f"{here}>{there}")
+        for source, payload in self._held.pop((here, there), ()):
+            if not source.is_lost:
+                self._send_piece(source, payload)
+
+    def heal_all(self) -> None:
+        """Every path."""
+        for here, there in list(self.cut):
+            self.heal_path(here, there)
+
+    def clog(self, host: Host, until: float) -> None:
+        """Delay everything of one host until a time."""
+        host.clogged_until = max(host.clogged_until, until)
+        self.trace.note(self.loop.now, "clog", host.name, round((until - self.loop.now) * 1e6))
+
+    def reset(self, source: SimTransport) -> None:
+        """The other end sees a reset, after the latency; what was on its way is lost."""
+        target = source.peer
+        if target.is_lost:
+            return
+        at = self.loop.now + self._latency(source.actor.host, target.actor.host)
+        self.loop.at(at, target.lose, _reset_error(), context=target.context)
+
+    def reset_connection(self, connection: Connection) -> None:
+        """Break a connection in the middle: both ends see a reset."""
+        self.trace.note(self.loop.now, "reset", connection.ends[0].path, connection.number)
+        for end in connection.ends:
+            self.reset(end)
+
+    def end_actor(self, actor: Actor, *, silently: bool) -> None:
+        """A process is gone: its kernel closes its sockets, or (power loss) says nothing."""
+        for port in list(actor.ports):
+            if actor.host.listening.get(port) is not None:
+                actor.host.listening.pop(port)
+        actor.host.is_up = not silently
+        for transport in list(actor.transports):
+            if not silently:
+                self.reset(transport)
+            transport.lose(None)
+
+
+def _reset_error() -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")

@@ -1,0 +1,113 @@
+"""Start, crash, pause and restart simulated processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, final
+
+from pydownpour.sim.actor import Actor, Life
+from pydownpour.sim.network import Host, Network
+
+
+UNWIND_S = 600.0
+"""Virtual seconds leftover frames may take to end."""
+
+
+@final
+class Processes:
+    """All processes of a world, dead ones included (their frames must not be collected early)."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._numbers = 0
+        self.live: dict[str, Actor] = {}
+        self.graveyard: list[Actor] = []
+
+    def start(
+        self,
+        name: str,
+        host: Host,
+        main: Callable[[], Coroutine[Any, Any, object]],
+        on_exit: Callable[[Actor, BaseException | None], None],
+    ) -> Actor:
+        """Run a coroutine as a process; ``on_exit`` hears how it ended, if it was not killed."""
+        self._numbers += 1
+        loop, trace = self._network.loop, self._network.trace
+        host.is_up = True
+        actor = Actor(name, self._numbers, host)
+        self.live[name] = actor
+        trace.note(loop.now, "start", name, self._numbers)
+        task = loop.create_task(main(), context=actor.context.copy())
+        actor.main = task
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if actor.life is Life.DEAD:
+                return
+            error = None if task.cancelled() else task.exception()
+            trace.note(loop.now, "exit", name, 0 if error is None else 1)
+            self._bury(actor, silently=False)
+            on_exit(actor, error)
+
+        task.add_done_callback(ended, context=_no_process())
+        return actor
+
+    def kill(self, actor: Actor, *, silently: bool = False) -> None:
+        """As SIGKILL; ``silently``: as a power cut, its peers are not told."""
+        if actor.life is Life.DEAD:
+            return
+        self._network.trace.note(
+            self._network.loop.now, "power cut" if silently else "kill", actor.name
+        )
+        self._bury(actor, silently=silently)
+
+    def pause(self, actor: Actor) -> None:
+        """As SIGSTOP."""
+        if actor.life is Life.RUNNING:
+            actor.life = Life.PAUSED
+            self._network.trace.note(self._network.loop.now, "pause", actor.name)
+
+    def resume(self, actor: Actor) -> None:
+        """As SIGCONT: everything that was held back runs, in order."""
+        if actor.life is not Life.PAUSED:
+            return
+        actor.life = Life.RUNNING
+        self._network.trace.note(self._network.loop.now, "resume", actor.name)
+        held, actor.held = actor.held, []
+        for callback in held:
+            self._network.loop.call_soon(callback, context=_no_process())
+
+    def _bury(self, actor: Actor, *, silently: bool) -> None:
+        actor.life = Life.DEAD
+        if self.live.get(actor.name) is actor:
+            del self.live[actor.name]
+        self._network.end_actor(actor, silently=silently)
+        self.graveyard.append(actor)
+
+    async def unwind(self) -> None:
+        """After the run: let every frame that is left end as if cancelled, out of the trace.
+
+        Crashed processes were only stopped; their coroutines still hold ``finally`` blocks, which
+        must not run whenever the garbage collector comes by.
+        """
+        network = self._network
+        network.is_closed = True
+        tasks: list[asyncio.Task[Any]] = []
+        for actor in (*self.graveyard, *self.live.values()):
+            actor.life = Life.RUNNING
+            held, actor.held = actor.held, []
+            for callback in held:
+                callback()
+            tasks += actor.tasks
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=UNWIND_S)
+        self.graveyard.clear()
+        self.live.clear()
+
+
+def _no_process() -> Any:
+    import contextvars
+
+    return contextvars.Context()

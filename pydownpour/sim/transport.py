@@ -1,0 +1,240 @@
+"""One end of a simulated connection, with the flow control of a real one.
+
+What is written is on its way at once but counts as buffered until the other side has taken it;
+above the high mark the protocol is paused, below the low mark it goes on, as with asyncio's own
+transports. Bytes of one direction arrive in order. A close is flushed, an abort is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast, final
+
+from pydownpour.sim.actor import Actor, Life
+
+if TYPE_CHECKING:
+    from pydownpour.sim.network import Connection, Network
+
+HIGH_WATER = 64 * 1024
+
+
+@final
+class SimTransport(asyncio.Transport):
+    """See the module's docstring. Made in pairs by the network."""
+
+    def __init__(
+        self,
+        network: Network,
+        actor: Actor,
+        connection: Connection,
+        sockname: tuple[str, int],
+        peername: tuple[str, int],
+    ) -> None:
+        super().__init__({"sockname": sockname, "peername": peername, "socket": None})
+        self._network, self.actor, self._connection = network, actor, connection
+        self._loop = network.loop
+        self._protocol: Any = None
+        self._context = contextvars.copy_context()
+        self._inbox: deque[bytes | None] = deque()
+        self._outgoing: list[bytes] = []
+        self._high, self._low = HIGH_WATER, HIGH_WATER // 4
+        self._buffered = 0
+        self._writing_paused = False
+        self._reading = True
+        self._pumping = False
+        self._closing = False
+        self._lost = False
+        self._eof_sent = False
+        self.peer: SimTransport
+        self.path = ""
+        self.path_id = 0
+        self.arrives_at = 0.0
+        """When the last bytes this end sent arrive: the next ones come after them."""
+        actor.transports[self] = None
+
+    def start(self, protocol: Any) -> None:
+        """Give the connection to its protocol."""
+        self._protocol = protocol
+        self._context = contextvars.copy_context()
+        protocol.connection_made(self)
+
+    # -- asyncio's transport -----------------------------------------------------------------------
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Hand the connection over."""
+        self._protocol = protocol
+        self._context = contextvars.copy_context()
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Who has it."""
+        return cast(asyncio.BaseProtocol, self._protocol)
+
+    def is_closing(self) -> bool:
+        """True once close or abort was called, or the connection is gone."""
+        return self._closing
+
+    def is_reading(self) -> bool:
+        """True unless paused."""
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        """Leave arriving bytes where they are."""
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        """Take them again."""
+        if not self._reading:
+            self._reading = True
+            self._loop.call_soon(self.pump, context=self._context)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When to pause and resume the writing protocol."""
+        self._high = HIGH_WATER if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes the other side has not taken yet."""
+        return self._buffered
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """(low, high)."""
+        return self._low, self._high
+
+    def write(self, data: Any) -> None:
+        """Send; the buffer may change afterwards."""
+        if self._closing or self._eof_sent:
+            return
+        payload = data if type(data) is bytes else bytes(data)
+        if not payload:
+            return
+        self._buffered += len(payload)
+        self._outgoing.append(payload)
+        if len(self._outgoing) == 1:
+            # What is written in one go leaves in one piece, as it does from a kernel's buffer.
+            self._loop.call_soon(self._flush, context=self._context)
+        if self._buffered > self._high and not self._writing_paused:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+
+    def _flush(self) -> None:
+        outgoing = self._outgoing
+        if outgoing and not self._lost:
+            payload = outgoing[0] if len(outgoing) == 1 else b"".join(outgoing)
+            outgoing.clear()
+            self._network.send(self, payload)
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Send several buffers as one."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """Half-close works."""
+        return True
+
+    def write_eof(self) -> None:
+        """Close our direction only."""
+        if not self._eof_sent and not self._closing:
+            self._flush()
+            self._eof_sent = True
+            self._network.send(self, None)
+
+    def close(self) -> None:
+        """Close when everything written has been taken."""
+        if self._closing:
+            return
+        self._flush()
+        if not self._eof_sent:
+            self._eof_sent = True
+            self._network.send(self, None)
+        self._closing = True
+        self._inbox.clear()
+        if self._buffered == 0:
+            self._loop.call_soon(self.lose, None, context=self._context)
+
+    def abort(self) -> None:
+        """Close now; the other side sees a reset."""
+        if self._lost:
+            return
+        self._closing = True
+        self._inbox.clear()
+        self._outgoing.clear()
+        self._network.reset(self)
+        self._loop.call_soon(self.lose, None, context=self._context)
+
+    # -- the network's side ------------------------------------------------------------------------
+
+    def arrive(self, payload: bytes | None) -> None:
+        """Bytes (None: end of stream) reached this host's kernel."""
+        if self._lost or self._closing:
+            if payload:
+                self.peer.taken(len(payload))
+            return
+        self._inbox.append(payload)
+        if self._reading and not self._pumping:
+            self.pump()
+
+    def pump(self) -> None:
+        """Give the protocol what has arrived."""
+        self._pumping = True
+        try:
+            while self._inbox and self._reading and not self._closing:
+                payload = self._inbox.popleft()
+                if payload is None:
+                    if not self._protocol.eof_received():
+                        self.close()
+                    continue
+                self._feed(payload)
+                self.peer.taken(len(payload))
+        finally:
+            self._pumping = False
+
+    def _feed(self, payload: bytes) -> None:
+        if not isinstance(self._protocol, asyncio.BufferedProtocol):
+            self._protocol.data_received(payload)
+            return
+        rest = memoryview(payload)
+        while rest and not self._closing:
+            buffer = self._protocol.get_buffer(len(rest))
+            view = memoryview(buffer).cast("B")
+            n = min(len(view), len(rest))
+            view[:n] = rest[:n]
+            self._protocol.buffer_updated(n)
+            rest = rest[n:]
+
+    def taken(self, n: int) -> None:
+        """The other side has taken n of our bytes."""
+        if self._lost:
+            return
+        self._buffered -= n
+        if self._closing and self._buffered <= 0:
+            self._loop.call_soon(self.lose, None, context=self._context)
+        elif self._writing_paused and self._buffered <= self._low:
+            self._writing_paused = False
+            self._loop.call_soon(self._resume_writing, context=self._context)
+
+    def _resume_writing(self) -> None:
+        if not self._lost:
+            self._protocol.resume_writing()
+
+    def lose(self, error: Exception | None) -> None:
+        """The connection is over for this end."""
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._inbox.clear()
+        self.actor.transports.pop(self, None)
+        self._connection.end_lost()
+        if self.actor.life is not Life.DEAD and self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+    @property
+    def context(self) -> contextvars.Context:
+        """Whose callbacks these are."""
+        return self._context
+
+    @property
+    def is_lost(self) -> bool:
+        """True when the connection is over for this end."""
+        return self._lost

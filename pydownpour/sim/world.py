@@ -1,0 +1,325 @@
+"""Build a job's world and run it to its report.
+
+One coordinator, some shards and replicas, each a simulated process on a host of its own, running
+the same service functions a real deployment runs. A supervisor restarts replicas as the local
+engine does. Everything random comes from streams named after what they are for, all derived from
+one seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, final
+
+from pydownpour.coordinator.service import serve_coordinator
+from pydownpour.errors import ConfigError, DownpourError
+from pydownpour.job import Job
+from pydownpour.net.access import Access, Bind
+from pydownpour.replica.replica import Replica
+from pydownpour.replica.run import run_replica
+from pydownpour.shard.service import ShardService, run_shard
+from pydownpour.sim.actor import Actor, Life
+from pydownpour.sim.checks import Checks
+from pydownpour.sim.compute import ChargedReplica, ComputeModel
+from pydownpour.sim.faults import Plan
+from pydownpour.sim.loop import SimLoop
+from pydownpour.sim.network import Host, LinkModel, Network
+from pydownpour.sim.processes import Processes
+from pydownpour.sim.trace import Trace
+
+PORT = 7000
+"""Every role's port, each on its own host."""
+RESTART_S = 1.0
+"""A crashed replica comes back after this long, doubling up to ten times it."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a simulation is run with; equal settings and code give equal traces.
+
+    Attributes:
+        seed: Of everything random.
+        shards, replicas: How many of each.
+        faults: What goes wrong, and when.
+        link: Every host's network.
+        compute: What a step costs.
+        ghost: Compute nothing; push a gradient of zeros.
+        events_max, virtual_s_max: Budgets: a run over them failed.
+    """
+
+    seed: int = 0
+    shards: int = 2
+    replicas: int = 4
+    faults: Plan = dataclasses.field(default_factory=Plan)
+    link: LinkModel = dataclasses.field(default_factory=LinkModel)
+    compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
+    ghost: bool = False
+    events_max: int = 200_000_000
+    virtual_s_max: float = 1e6
+
+    def __post_init__(self) -> None:
+        if self.shards < 1 or self.replicas < 1:
+            raise ConfigError(f"shards={self.shards}, replicas={self.replicas}: both at least 1")
+
+
+@final
+class World:
+    """One simulation. ``run`` once; then the attributes tell."""
+
+    def __init__(self, job: Job, settings: Settings, trace: Trace | None = None) -> None:
+        self.job, self.settings = job, settings
+        self.trace = trace or Trace()
+        self.loop = SimLoop(
+            events_max=settings.events_max, virtual_s_max=settings.virtual_s_max
+        )
+        self.network = Network(self.loop, self.stream("network"), self.trace)
+        self.processes = Processes(self.network)
+        self.shard_services: dict[int, ShardService] = {}
+        self.replicas: dict[str, Replica] = {}
+        """The live replicas' faces, by process name."""
+        self.report: dict[str, Any] = {}
+        self.failure = ""
+        self.over = False
+        self.restarts = 0
+        self.wall_s = 0.0
+        self.virtual_s = 0.0
+        self.checks = Checks(self)
+        self._ids: dict[str, int] = {}
+        self._delays: dict[str, float] = {}
+        self._done: asyncio.Future[None]
+        self._url = ""
+
+    def stream(self, name: str) -> random.Random:
+        """An independent stream of random numbers; the same for the same seed and name."""
+        return random.Random(f"{self.settings.seed}/{name}")
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    def run(self) -> World:
+        """Run the job to its end, or to the failure that ``failure`` names."""
+        began = time.perf_counter()  # only for messages a second; no decision sees it
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._main())
+        except DownpourError as error:
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            self.wall_s = time.perf_counter() - began
+            self.over = True
+            self.checks.at_end()
+            self._tear_down()
+        return self
+
+    async def _main(self) -> None:
+        settings = self.settings
+        self._done = self.loop.create_future()
+        coordinator = self.network.add_host("coordinator", settings.link)
+        self._url = f"http://{coordinator.address}:{PORT}"
+        self.processes.start("coordinator", coordinator, self._coordinate, self._coordinated)
+        for index in range(settings.shards):
+            name = f"shard-{index}"
+            host = self.network.add_host(name, settings.link)
+            self.processes.start(name, host, self._shard_main(index), self._shard_ended)
+        for number in range(settings.replicas):
+            name = f"replica-{number}"
+            self._start_replica(name, self.network.add_host(name, settings.link))
+        script = asyncio.create_task(settings.faults.play(self))
+        script.add_done_callback(self._script_ended)
+        await self._done
+        script.cancel()
+
+    def _tear_down(self) -> None:
+        self.virtual_s = self.loop.now
+        self.trace.close()
+        self.loop.lift_budgets()
+        with contextlib.suppress(DownpourError):
+            self.loop.run_until_complete(self.processes.unwind())
+        with contextlib.suppress(DownpourError):
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+    def _script_ended(self, script: asyncio.Task[None]) -> None:
+        if not script.cancelled() and (error := script.exception()) is not None:
+            self._fail(f"the fault plan failed: {error!r}")
+
+    def _fail(self, why: str) -> None:
+        self.failure = self.failure or why
+        self._finish()
+
+    def _finish(self) -> None:
+        self.over = True
+        if not self._done.done():
+            self._done.set_result(None)
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    async def _coordinate(self) -> None:
+        self.report = await serve_coordinator(
+            self.job,
+            shards=self.settings.shards,
+            bind=Bind(host=self.network.hosts["coordinator"].address, port=PORT),
+            access=ACCESS,
+            run_folder=None,
+            announce=lambda url: None,
+            random=self.stream("coordinator"),
+            expected_replicas=self.settings.replicas,
+        )
+
+    def _coordinated(self, actor: Actor, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(f"the coordinator ended: {error!r}")
+        elif self.report.get("state") != "done":
+            self._fail(f"the job ended {self.report.get('state')}: {self.report.get('reason')}")
+        else:
+            self._finish()
+
+    def _shard_main(self, index: int) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def main() -> None:
+            service = ShardService(ACCESS)
+            self.shard_services[index] = service
+            await run_shard(
+                service,
+                coordinator=self._url,
+                bind=Bind(host=self.network.hosts[f"shard-{index}"].address, port=PORT),
+                access=ACCESS,
+                announce=lambda url: None,
+                index=index,
+                rng=self.stream(f"shard-{index}"),
+            )
+
+        return main
+
+    def _shard_ended(self, actor: Actor, error: BaseException | None) -> None:
+        if error is not None and not self.over:
+            self._fail(f"{actor.name} ended: {error!r}")
+
+    def _start_replica(self, name: str, host: Host) -> None:
+        self.processes.start(name, host, self._replica_main(name, host), self._replica_ended)
+
+    def _replica_main(self, name: str, host: Host) -> Callable[[], Coroutine[Any, Any, None]]:
+        incarnation = self.stream(f"{name}/{self.restarts}")
+
+        async def main() -> None:
+            await run_replica(
+                _Charged(self, name, host),
+                coordinator=self._url,
+                access=ACCESS,
+                name=name,
+                replica=self._ids.get(name, 0),
+                rng=incarnation,
+                own_thread=False,
+            )
+
+        return main
+
+    def joined(self, name: str, replica: Replica) -> None:
+        """A replica has joined; remember its id for its restarts."""
+        self._ids[name] = replica.id
+        self.replicas[name] = replica
+        self.checks.watch(name, replica)
+
+    def _replica_ended(self, actor: Actor, error: BaseException | None) -> None:
+        self.checks.replica_gone(actor.name)
+        self.replicas.pop(actor.name, None)
+        if error is not None and not self.over:
+            self.trace.note(self.loop.now, "failed", f"{actor.name} {type(error).__name__}")
+            self.restart_later(actor.name)
+
+    def restart_later(self, name: str) -> None:
+        """As the engine does: again under its old id, a little later each time."""
+        delay_s = self._delays.get(name, RESTART_S)
+        self._delays[name] = min(delay_s * 2, RESTART_S * 10)
+        self.loop.at(self.loop.now + delay_s, self._restart, name)
+
+    def _restart(self, name: str) -> None:
+        if self.over or name in self.processes.live:
+            return
+        self.restarts += 1
+        self._start_replica(name, self.network.hosts[name])
+
+    def kill_replica(self, name: str, *, silently: bool = False) -> None:
+        """As SIGKILL (or a power cut), then the supervisor's restart."""
+        actor = self.processes.live.get(name)
+        if actor is None:
+            return
+        self.checks.replica_gone(name)
+        self.replicas.pop(name, None)
+        self.processes.kill(actor, silently=silently)
+        self.restart_later(name)
+
+    @property
+    def coordinator_runs(self) -> bool:
+        """False once it ended."""
+        actor = self.processes.live.get("coordinator")
+        return actor is not None and actor.life is not Life.DEAD
+
+    def summary(self) -> dict[str, Any]:
+        """The job's report, plus what only a simulation can tell."""
+        return {
+            **self.report,
+            "seed": self.settings.seed,
+            "faults": self.settings.faults.name,
+            "trace_hash": self.trace.hash,
+            "virtual_s": round(self.virtual_s, 6),
+            "messages": self.trace.messages,
+            "messages_per_s": round(self.trace.messages / self.wall_s) if self.wall_s else 0,
+            "wall_s": round(self.wall_s, 3),
+            "events": self.loop.events,
+            "restarts": self.restarts,
+            "violations": self.checks.violations,
+            "failure": self.failure,
+        }
+
+
+ACCESS = Access(insecure=True)
+"""Simulated networks have nobody else on them."""
+
+
+@final
+class _Charged:
+    """The job as a simulated replica sees it: the same, but its function's time is charged."""
+
+    def __init__(self, world: World, name: str, host: Host) -> None:
+        self._world, self._name, self._host = world, name, host
+        self.layout = world.job.layout
+
+    @property
+    def train(self) -> Callable[[Any], Any]:
+        """The job's function, or the ghost's."""
+        world = self._world
+        rng = world.stream(f"{self._name}/compute/{world.restarts}")
+        function = _ghost(world.job) if world.settings.ghost else world.job.train
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                "this job's replica function is a plain def; the simulator runs async def only: "
+                "add async and await, or simulate it as a ghost (--ghost)"
+            )
+
+        async def train(replica: Replica) -> None:
+            world.joined(self._name, replica)
+            await function(ChargedReplica(replica, world.settings.compute, self._host, rng))
+
+        return train
+
+
+def _ghost(job: Job) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """A training function that computes nothing: one step a unit, a gradient of zeros."""
+    import numpy as np
+
+    zeros = {s.name: np.zeros(s.shape, np.float32) for s in job.layout.arrays}
+
+    async def train(replica: Any) -> None:
+        async for unit in replica.work():
+            await replica.step(zeros, samples=len(unit))
+
+    return train
+
+

@@ -1,0 +1,274 @@
+"""Real processes of a job, started, watched, killed and always reaped.
+
+Nothing here waits for a length of time: ``until`` polls a condition, and its deadline is only
+there so that a fault ends a test in words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from pydownpour.engines.local import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (sys.executable, "-m", "pydownpour")
+DEADLINE_S = 60.0
+"""Far beyond anything a healthy job needs, below pytest's own timeout."""
+POLL_S = 0.01
+
+
+def until(condition: Callable[[], Any], what: str, *, deadline_s: float = DEADLINE_S) -> Any:
+    """The condition's first true value."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"after {deadline_s:g} s: still no {what}"
+        time.sleep(POLL_S)
+
+
+class Command:
+    """One process, its output read line by line. A context manager that leaves nothing behind.
+
+    Args:
+        arguments: Of ``pydownpour``.
+        env: Added to the environment.
+        program: What stands before the arguments.
+        cwd: The current folder; job files find ``tests`` from the checkout's.
+    """
+
+    def __init__(
+        self,
+        *arguments: str | os.PathLike[str],
+        env: Mapping[str, str] | None = None,
+        program: tuple[str, ...] = PROGRAM,
+        cwd: Path = ROOT,
+    ) -> None:
+        # As the engine's children, but supervised by nobody.
+        values = {**environment(None), **(env or {})}
+        del values["PYDOWNPOUR_SUPERVISED"]
+        self.process = subprocess.Popen(
+            [*program, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=values,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self.out: list[str] = []
+        self.err: list[str] = []
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=_read, args=pair, daemon=True)
+            for pair in ((self.process.stdout, self.out), (self.process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        children = self.descendants()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE_S)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        for reader in self._readers:
+            reader.join(DEADLINE_S)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Everything it started and that still runs."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process alone."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """Its exit code, once everything it said was read."""
+        try:
+            code = self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"pid {self.pid} did not end within {deadline_s:g} s; it said:\n{self.said}"
+            ) from None
+        for reader in self._readers:
+            reader.join(DEADLINE_S)
+        return code
+
+    @property
+    def is_running(self) -> bool:
+        """True until it has ended."""
+        return self.process.poll() is None
+
+    @property
+    def said(self) -> str:
+        """All its output so far."""
+        return "\n".join([*self.out, *self.err])
+
+    def heard(self, pattern: str) -> re.Match[str]:
+        """Wait for a line on either stream.
+
+        The process may have ended: then what it said must contain the pattern.
+        """
+
+        def found() -> re.Match[str] | None:
+            running = self.is_running
+            match = re.search(pattern, self.said)
+            assert match or running, f"it ended without saying {pattern!r}:\n{self.said}"
+            return match
+
+        match: re.Match[str] = until(found, f"line {pattern!r} in\n{self.said}")
+        return match
+
+    @property
+    def url(self) -> str:
+        """Where the coordinator, or this shard, listens."""
+        return self.heard(r"(https?://[\d.:]+)")[1]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The last line of standard output, once it has ended."""
+        report: dict[str, Any] = json.loads(self.out[-1])
+        return report
+
+
+def _read(stream: IO[str], lines: list[str]) -> None:
+    with stream:
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+
+
+def status(url: str, token: str = "") -> dict[str, Any]:
+    """What the coordinator says of the job."""
+    host = url.removeprefix("http://")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=DEADLINE_S)) as connection:
+        connection.request("GET", "/v1/status", headers=headers)
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+    return answer
+
+
+def replica_named(url: str, name: str) -> dict[str, Any] | None:
+    """One replica of the job's status."""
+    return next((r for r in status(url)["replicas"] if r["name"] == name), None)
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    """The events of one kind that are in the run folder so far."""
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    listed = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [entry for entry in listed if entry["event"] == event]
+
+
+def gone(processes: list[psutil.Process], what: str) -> None:
+    """Wait until none of these processes runs (a zombie that nobody reaps has ended)."""
+    until(lambda: not [p for p in processes if _runs(p)], f"end of {what}: {processes}")
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class ByHand:
+    """A job whose processes this test starts itself: coordinator, shards, then replicas.
+
+    Args:
+        file: The job file.
+        folder: For the run folder, and what the job's own functions write (CHAOS_FOLDER).
+        shards: Shard processes.
+        env: Added to every process's environment.
+    """
+
+    def __init__(
+        self, file: Path, folder: Path, *, shards: int = 2, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.file, self.folder, self.run_folder = file, folder, folder / "run"
+        self._env = {"CHAOS_FOLDER": str(folder), **(env or {})}
+        self._stack = contextlib.ExitStack()
+        self._count = shards
+        self.shards: list[Command] = []
+        self.replicas: list[Command] = []
+
+    def __enter__(self) -> ByHand:
+        with contextlib.ExitStack() as stack:
+            self.coordinator = stack.enter_context(
+                self._command(
+                    "coordinator", self.file, "--shards", str(self._count),
+                    "--run-folder", self.run_folder,
+                )
+            )  # fmt: skip
+            self.url = self.coordinator.url
+            for _ in range(self._count):
+                shard = self._command("shard", "--coordinator", self.url)
+                self.shards.append(stack.enter_context(shard))
+            self._stack = stack.pop_all()
+        return self
+
+    def _command(self, *arguments: str | os.PathLike[str], **env: str) -> Command:
+        return Command(*arguments, env={**self._env, **env})
+
+    def replica(self, *options: str, **env: str) -> Command:
+        """Start a replica, named replica-0, replica-1, ... unless the options say so."""
+        name = () if "--name" in options else ("--name", f"replica-{len(self.replicas)}")
+        command = self._command(
+            "replica", self.file, "--coordinator", self.url, *name, *options, **env
+        )
+        self.replicas.append(self._stack.enter_context(command))
+        return command
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def finish(self) -> dict[str, Any]:
+        """Wait for the job's own end; every process that still ran ended well."""
+        assert self.coordinator.wait() == 0, self.coordinator.said
+        for shard in self.shards:
+            assert shard.wait() == 0, shard.said
+        return self.coordinator.report
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT afterwards."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,181 @@
+"""Every acknowledged push counts once: replicas killed while pushing, stopped, superseded."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from tests.chaos.jobs.journal import journal_path, read_notes
+from tests.chaos.processes import ROOT, ByHand, Command, replica_named, status, stopped, until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+COUNTING = ROOT / "tests" / "chaos" / "jobs" / "counting.py"
+HASTY = (sys.executable, "-m", "tests.chaos.hasty")
+LONG = os.environ.get("PYDOWNPOUR_CHAOS") == "long"
+KILLS = 10
+SEED = int(os.environ.get("DOWNPOUR_SEED", "7"))
+
+
+def acked(folder: Path, replica: int, incarnation: int) -> int:
+    """Pushes that incarnation knew to be acknowledged."""
+    notes = read_notes(journal_path(folder, replica, incarnation))
+    return max((int(words[1]) for words in notes if words[0] == "acked"), default=0)
+
+
+def tried(folder: Path, replica: int, incarnation: int) -> int:
+    """Pushes that incarnation had begun."""
+    notes = read_notes(journal_path(folder, replica, incarnation))
+    return 1 + max((int(words[1]) for words in notes if words[0] == "tried"), default=-1)
+
+
+def check_counts(folder: Path, counts: NDArray[np.float32]) -> int:
+    """Compare the parameters with what the replicas wrote down; returns the unknown pushes."""
+    unknown = 0
+    for index in np.ndindex(counts.shape[:2]):
+        row = counts[index]
+        replica, incarnation = index[0] + 1, index[1] + 1
+        known, begun = acked(folder, replica, incarnation), tried(folder, replica, incarnation)
+        assert known <= begun
+        who = f"replica {replica}.{incarnation}: {known} acked, {begun} tried; seed {SEED}"
+        assert np.flatnonzero(row[:known] != 1.0).tolist() == [], f"lost or doubled, {who}"
+        assert set(row[known:begun].tolist()) <= {0.0, 1.0}, f"doubled, {who}"
+        assert np.flatnonzero(row[begun:]).tolist() == [], f"invented, {who}"
+        unknown += begun - known
+    return unknown
+
+
+def final_counts(run_folder: Path) -> NDArray[np.float32]:
+    """The final parameters, read by the package everybody uses."""
+    arrays = safetensors.numpy.load_file(run_folder / "parameters.safetensors")
+    counts: NDArray[np.float32] = arrays["counts"]
+    return counts
+
+
+def until_pushing(folder: Path, replica: int, incarnation: int, pushes: int) -> None:
+    until(
+        lambda: acked(folder, replica, incarnation) >= pushes,
+        f"{pushes} acknowledged pushes of replica {replica}.{incarnation}",
+    )
+
+
+def start_counting(folder: Path, *, replicas: int = 2) -> Command:
+    return Command(
+        "run", COUNTING, "--shards", "2", "--replicas", str(replicas), "--json",
+        "--run-folder", folder / "run", env={"CHAOS_FOLDER": str(folder)}, program=HASTY,
+    )  # fmt: skip
+
+
+def joined(url: str, name: str, incarnation: int) -> dict[str, Any]:
+    """A replica of the status, once it has joined for the n-th time."""
+
+    def look() -> dict[str, Any] | None:
+        replica = replica_named(url, name)
+        return replica if replica and replica["incarnation"] == incarnation else None
+
+    found: dict[str, Any] = until(look, f"{name}, incarnation {incarnation}")
+    return found
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + (5 if LONG else 1)))
+def test_a_replica_killed_ten_times_while_pushing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with start_counting(tmp_path) as run:
+        for incarnation in range(1, KILLS + 1):
+            victim = joined(run.url, "replica-0", incarnation)
+            until_pushing(tmp_path, victim["id"], incarnation, rng.randint(20, 80))
+            process = psutil.Process(victim["pid"])
+            assert process.parent() == psutil.Process(run.pid)
+            process.kill()
+        last = joined(run.url, "replica-0", KILLS + 1)
+        until_pushing(tmp_path, last["id"], KILLS + 1, 20)
+        (tmp_path / "stop").touch()
+        assert run.wait() == 0, run.said
+    report = run.report
+    unknown = check_counts(tmp_path, final_counts(tmp_path / "run"))
+    assert unknown >= KILLS, "the kills must strike while pushes are open"
+    assert report["state"] == "done"
+    assert report["pushes"]["refused"] == 0
+    survivor, killed = sorted(report["replicas"], key=lambda replica: int(replica["incarnations"]))
+    assert survivor["incarnations"] == 1
+    assert killed["incarnations"] == KILLS + 1
+
+
+def test_a_stopped_replica_is_called_dead_and_pushes_on_when_it_wakes(tmp_path: Path) -> None:
+    with ByHand(COUNTING, tmp_path) as job:
+        sleeper, other = job.replica(), job.replica()
+        who = joined(job.url, "replica-0", 1)
+        until_pushing(tmp_path, who["id"], 1, 20)
+        with stopped(sleeper.pid):
+            until(lambda: in_state(job.url, "replica-0") == "dead", "death of the stopped replica")
+            before = acked(tmp_path, who["id"], 1)
+            mate = joined(job.url, "replica-1", 1)
+            until_pushing(tmp_path, mate["id"], 1, acked(tmp_path, mate["id"], 1) + 20)
+        until_pushing(tmp_path, who["id"], 1, before + 20)
+        until(lambda: in_state(job.url, "replica-0") == "live", "return of the stopped replica")
+        (tmp_path / "stop").touch()
+        assert (sleeper.wait(), other.wait()) == (0, 0), sleeper.said + other.said
+        report = job.finish()
+    assert check_counts(tmp_path, final_counts(job.run_folder)) == 0, "a clean end settles all"
+    assert report["pushes"]["sent"] == report["pushes"]["acked"] == report["pushes"]["applied"]
+
+
+def test_a_replica_whose_place_was_taken_is_fenced_in_words(tmp_path: Path) -> None:
+    with ByHand(COUNTING, tmp_path) as job:
+        zombie = job.replica()
+        who = joined(job.url, "replica-0", 1)
+        until_pushing(tmp_path, who["id"], 1, 20)
+        with stopped(zombie.pid):
+            heir = job.replica("--replica", str(who["id"]), "--name", "replica-0")
+            joined(job.url, "replica-0", 2)
+            until_pushing(tmp_path, who["id"], 2, 20)
+        assert zombie.wait() == 1
+        assert zombie.heard(r"incarnation 1 is fenced: incarnation 2 took its place")
+        (tmp_path / "stop").touch()
+        assert heir.wait() == 0, heir.said
+        job.finish()
+    check_counts(tmp_path, final_counts(job.run_folder))
+
+
+def test_two_jobs_on_one_machine_do_not_know_each_other(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    with start_counting(folders[0], replicas=1) as first:
+        with start_counting(folders[1], replicas=1) as second:
+            assert first.url != second.url
+            urls = [
+                shard["url"]
+                for run in (first, second)
+                for shard in until(lambda run=run: _shards(run.url), "all shards")
+            ]
+            assert len(set(urls)) == 4
+            for folder in folders:
+                until_pushing(folder, 1, 1, 50)
+            (folders[0] / "stop").touch()
+            assert first.wait() == 0, first.said
+            until_pushing(folders[1], 1, 1, acked(folders[1], 1, 1) + 20)
+            (folders[1] / "stop").touch()
+            assert second.wait() == 0, second.said
+    for folder, run in zip(folders, (first, second), strict=True):
+        assert check_counts(folder, final_counts(folder / "run")) == 0
+        assert run.report["pushes"]["acked"] == run.report["pushes"]["applied"]
+
+
+def _shards(url: str) -> list[dict[str, Any]]:
+    shards: list[dict[str, Any]] = status(url)["shards"]
+    return shards if all(shard["url"] for shard in shards) else []
+
+
+def in_state(url: str, name: str) -> str:
+    replica = replica_named(url, name)
+    return str(replica["state"]) if replica else ""
