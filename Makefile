@@ -75,7 +75,7 @@ test-python: $(EXTENSION) ## unit, property, e2e, examples and the short chaos t
 
 .PHONY: slow
 slow: $(EXTENSION) ## the Python tests that `make test` leaves out
-	$(PYTEST) -n $(JOBS) -m slow
+	$(PYTEST) -n $(JOBS) -m slow || test $$? -eq 5 # 5: there are none
 
 .PHONY: chaos
 chaos: $(EXTENSION) ## real processes killed, stopped and starved, short and long forms
@@ -109,7 +109,7 @@ bench: $(EXTENSION) ## ratios against plain sockets, loops and arrays, both side
 
 .PHONY: experiment
 experiment: $(EXTENSION) ## the 2012 paper's first result at small scale, as a table
-	$(BIN)/python examples/experiment.py
+	$(BIN)/python examples/experiments/downpour_adagrad.py
 
 ##@ Building
 

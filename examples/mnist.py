@@ -24,9 +24,8 @@ def scaled(images: mlp.Bytes) -> mlp.Floats:
 job = dp.Job(
     parameters=mlp.init(784, 128, 10),
     optimizer=dp.Adagrad(lr=0.1, initial=1.0),
-    # A batch of 32 takes less time than its push, so overlapped pushes would only queue up and
-    # grow stale; with gradients that take longer to compute, leave the overlap on.
-    policy=dp.Downpour(push_every=1, fetch_every=1, overlap=False),
+    # Between fetches each replica moves its own copy too, as the paper has it.
+    policy=dp.Downpour(push_every=1, fetch_every=1, local_rate=0.05),
     data=dp.Work(len(x), unit=512, passes=5),
 )
 

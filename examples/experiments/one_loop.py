@@ -15,7 +15,8 @@ import asyncio
 import contextlib
 import heapq
 import random
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, final
 
 import pydownpour as dp
@@ -136,3 +137,12 @@ async def run_job(job: dp.Job, *, replicas: int, shards: int, seed: int) -> dict
                 )
             )
     return coordinator.result()
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one, as the product's own processes use."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop

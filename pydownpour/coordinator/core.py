@@ -79,6 +79,7 @@ class Core:
         self.expected_replicas = expected_replicas
         self.started = now
         self.events: deque[Event] = deque()
+        self.events_dropped = 0
         self.passes_due: deque[int] = deque()
         """Passes finished and not yet evaluated, oldest first."""
         self.parameters_secured = False
@@ -473,7 +474,10 @@ class Core:
             raise error(f"job {self.job.name} is over: {self._why}")
 
     def note_event(self, now: float, event: str, **fields: Any) -> None:
-        """Put an event on record."""
+        """Put an event on record; when nobody takes them away fast enough, count it only."""
+        if len(self.events) >= limits.EVENTS_QUEUED_MAX:
+            self.events_dropped += 1
+            return
         self.events.append({"t": round(now - self.started, 3), "event": event, **fields})
 
 

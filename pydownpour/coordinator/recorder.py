@@ -52,6 +52,10 @@ class Recorder:
         async with self._writing:
             events = list(self._core.events)
             self._core.events.clear()
+            if self._core.events_dropped:
+                now = asyncio.get_running_loop().time()
+                self._core.note_event(now, "events dropped", count=self._core.events_dropped)
+                self._core.events_dropped = 0
             folder = self._folder
             if folder is None or not (events or sync):
                 return

@@ -64,6 +64,7 @@ async def serve_coordinator(
     expected_replicas: int = 0,
     files: Files | None = None,
     reader: ShardReader | None = None,
+    watch: Callable[[CoordinatorService], None] | None = None,
 ) -> dict[str, Any]:
     """Coordinate one job from its start to its end.
 
@@ -79,6 +80,7 @@ async def serve_coordinator(
             when a job without declared work is over.
         files: The disk.
         reader: How shards are read.
+        watch: Called with the service before it serves, for a caller who wants to look into it.
 
     Returns:
         The report (``report.build_report`` says what is in it), also of a job that failed.
@@ -102,6 +104,8 @@ async def serve_coordinator(
         recorder=Recorder(core, folder),
         random=random,
     )
+    if watch is not None:
+        watch(service)
     async with Server(service.routes(), bind=bind, access=access, name="coordinator") as server:
         announce(server.url)
         return await service.run()
@@ -284,6 +288,7 @@ class CoordinatorService:
         if flat is None:
             return
         core.parameters_secured = True
+        await self._last_counts()
         lsn = ",".join(str(slot.stats.lsn) for slot in core.slots)
         metadata = {
             "job": core.job.name,

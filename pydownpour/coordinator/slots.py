@@ -174,7 +174,7 @@ class Slots:
     def waiting_for(self) -> str:
         """Which shards are not ready, in words."""
         words = []
-        for state, verb in (("missing", "to start"), ("loading", "to load its parameters")):
+        for state, verb in (("missing", "to start"), ("loading", "to load parameters")):
             indices = [str(slot.index) for slot in self._slots if slot.state == state]
             if indices:
                 noun = "shard" if len(indices) == 1 else "shards"

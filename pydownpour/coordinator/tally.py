@@ -17,6 +17,7 @@ SUMMED = (
     "pushes_sent",
     "pushes_acked",
     "pushes_refused",
+    "gradients_dropped",
     "records_duplicate",
     "fetches",
     "reconnects",

@@ -18,9 +18,10 @@ x, y, x_test, y_test = digits()
 job = dp.Job(
     parameters=mlp.init(64, 64, 10),
     # A first accumulator of 0.1 keeps the first steps small, when four replicas push at once.
-    optimizer=dp.Adagrad(lr=0.03, initial=0.1),
-    policy=dp.Downpour(push_every=1, fetch_every=1),
-    data=dp.Work(len(x), unit=64, passes=50),
+    optimizer=dp.Adagrad(lr=0.05, initial=0.1),
+    # Between fetches each replica moves its own copy too, as the paper has it.
+    policy=dp.Downpour(push_every=1, fetch_every=1, local_rate=0.05),
+    data=dp.Work(len(x), unit=75, passes=40),
 )
 
 
@@ -28,7 +29,7 @@ job = dp.Job(
 async def train(replica: dp.Replica) -> None:
     """Runs in every replica process."""
     async for unit in replica.work():  # leased from the coordinator, ends by itself
-        for batch in unit.batches(16):
+        for batch in unit.batches(15):
             loss, grads = mlp.value_and_grad(replica.parameters, x[batch], y[batch])
             await replica.step(grads, loss=loss)  # push and fetch go on in the background
 

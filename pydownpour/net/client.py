@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypeVar, final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -20,7 +22,7 @@ from pydownpour.errors import (
     UpgradeRefused,
 )
 from pydownpour.net import sockets
-from pydownpour.net.access import Access
+from pydownpour.net.access import Access, is_loopback
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message
@@ -33,7 +35,7 @@ class Client:
     """Talks to one base URL; an async context manager.
 
     Redirects are never followed (a token would travel with them), answers are never unpacked.
-    ``trust_env`` is on, so ``HTTPS_PROXY`` works.
+    ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are obeyed, but never for loopback.
 
     Raises:
         ConfigError: the URL is not http or https.
@@ -68,7 +70,9 @@ class Client:
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers=self._access.headers(),
                 auto_decompress=False,
-                trust_env=True,
+                # Only where it is needed: aiohttp then looks for the proxy, and into ~/.netrc, with
+                # two threads for every request, which costs more than the request itself.
+                trust_env=has_proxy(self.url),
                 read_bufsize=limits.CONTROL_SIZE_MAX,
             )
         return self._session
@@ -227,3 +231,11 @@ class Client:
             raise PeerLost(
                 f"connection to {self.url} broke: {error or type(error).__name__}", peer=self.url
             ) from error
+
+
+def has_proxy(url: str) -> bool:
+    """True if the environment names a proxy for a URL; this machine is reached without."""
+    target = urlsplit(url)
+    host = target.hostname or ""
+    named = getproxies().get(target.scheme)
+    return bool(named) and not is_loopback(host) and not proxy_bypass(host)

@@ -106,10 +106,17 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        for buffer in buffers:
-            view = memoryview(buffer)  # asyncio takes only bytes-like built-ins
-            self.bytes_sent += view.nbytes
-            transport.write(view)
+        views = [memoryview(buffer) for buffer in buffers]  # all that asyncio takes
+        self.bytes_sent += sum(view.nbytes for view in views)
+        if isinstance(transport, asyncio.Transport):
+            # asyncio's own writelines joins the buffers to one (until 3.12), or does not tell us
+            # when its buffer is full (from then on).
+            for view in views:
+                transport.write(view)
+        else:
+            # uvloop's hands all of them to one system call. With a write for each, a header is a
+            # packet of its own.
+            transport.writelines(views)
 
     def pause_reading(self) -> None:
         """Stop taking bytes from the peer."""

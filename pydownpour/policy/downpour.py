@@ -19,6 +19,8 @@ Deviations:
     * The paper moves the local copy by its fixed rate. With an adaptive rule on the shard that
       rate is not the step the shard takes, so ``local_rate=None`` means lr for plain SGD and 0
       for every other rule.
+    * A push waits while ``in_flight`` earlier ones have no answer; the paper does not bound them.
+      Unbounded, a replica that computes faster than the shards apply would only add staleness.
     * What is accrued when work ends is pushed, whatever the schedule says.
 """
 
@@ -42,6 +44,9 @@ class Downpour(Policy):
         fetch_every: Steps between fetches, n_fetch in the paper, >= 1.
         overlap: Push and fetch in the background while the replica computes. False: wait for
             each, which makes a single replica sequential.
+        in_flight: Pushes a replica may have unanswered when it pushes the next, >= 1. 1 sends one
+            gradient while the next is computed; more hides longer round trips and adds staleness.
+            ``limits.PUSHES_IN_FLIGHT_MAX`` and ``PUSHES_IN_FLIGHT_SIZE_MAX`` bound it.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: lr if the rule is
             plain SGD, else 0.
         warm_start: Samples that one replica completes alone before the others get work, >= 0
@@ -54,12 +59,13 @@ class Downpour(Policy):
     push_every: int = 1
     fetch_every: int = 1
     overlap: bool = True
+    in_flight: int = 1
     local_rate: float | None = None
     warm_start: int = 0
     name: ClassVar[str] = "downpour"
 
     def __post_init__(self) -> None:
-        for field in ("push_every", "fetch_every"):
+        for field in ("push_every", "fetch_every", "in_flight"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
                 raise ConfigError(f"{field}={getattr(self, field)!r} must be a whole number >= 1")
         if not isinstance(self.warm_start, int) or self.warm_start < 0:

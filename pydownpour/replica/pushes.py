@@ -68,6 +68,10 @@ class Part:
         self.open -= fresh
         return fresh
 
+    def is_settled(self, index: int) -> bool:
+        """Whether record ``index`` has its definite answer."""
+        return self._done[index] != 0
+
     @property
     def first_open(self) -> int:
         """Index of the first record without an answer; count if there is none."""

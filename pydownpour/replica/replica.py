@@ -85,9 +85,9 @@ class Trainer:
         self._requested = session.fetched
         self._landed = -1
         size = max(1, self.layout.len * 4)
-        self.in_flight_max = max(
-            1, min(limits.PUSHES_IN_FLIGHT_MAX, limits.PUSHES_IN_FLIGHT_SIZE_MAX // size)
-        )
+        wanted = int(getattr(self.policy, "in_flight", limits.PUSHES_IN_FLIGHT_MAX))
+        fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // size
+        self.in_flight_max = max(1, min(wanted, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.clock = self.samples = self.units = self.pushes = 0
         self.dropped = self._dropped_in_a_row = 0
         self.wait_s = 0.0
@@ -304,7 +304,8 @@ class _Facade:
     def parameters(self) -> dict[str, NDArray[Any]]:
         """The replica's copy: named arrays whose memory stays the same through the job.
 
-        They change only inside ``step``: by the local step and when a fetch lands.
+        They change only inside ``step``, by the local step and when a fetch lands, and before a
+        unit that had to be waited for.
         """
         return self._trainer.parameters
 
@@ -323,7 +324,7 @@ class _Facade:
         self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
     ) -> Errand[None]:
         t = self._trainer
-        t.session.check()
+        t.session.check_training()
         t.take(gradients, loss, samples)
         actions = t.policy.after_step(t.clock - 1)
         overlap = bool(getattr(t.policy, "overlap", True))
@@ -333,7 +334,7 @@ class _Facade:
             if not overlap:
                 yield t.session.wait_settled(push.index)
             elif t.must_wait:
-                yield t.session.wait_in_flight(t.in_flight_max - 1)
+                yield t.session.wait_in_flight(t.in_flight_max)
             t.wait_s += self._clock() - began
         if not overlap:
             if actions.fetch:
@@ -367,6 +368,10 @@ class _Facade:
         while True:
             entry = yield t.leases.next(accrued=t.accrued, ahead=ahead)
             if isinstance(entry, UnitEntry):
+                if t.leases.waited:
+                    # Its parameters are as old as the wait: after a warm start, all of it.
+                    t.leases.waited = False
+                    yield from self._fetch()
                 self._unit_began = self._clock()
                 return t.begin_unit(entry)
             yield from self._flush()
@@ -399,6 +404,7 @@ class Replica(_Facade):
             NonFiniteGradient: too many steps in a row held NaN or Inf (one alone is dropped,
                 counted and logged).
             Fenced, JobFailed: the session ended.
+            ClosedError: the job is over; a job's own function need not catch it.
         """
         await self._run(self._step(gradients, loss, samples))
         await asyncio.sleep(0)  # the user's loop has other tasks

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import os
 import random
 import secrets
@@ -19,7 +20,7 @@ from typing import Any, Protocol, final
 
 import pydownpour
 from pydownpour import limits
-from pydownpour.errors import ConfigError, DownpourError, JobFailed
+from pydownpour.errors import ClosedError, ConfigError, DownpourError, JobFailed
 from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
 from pydownpour.net.access import Access, Tls
@@ -29,6 +30,8 @@ from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
 from pydownpour.replica.session import Session
 from pydownpour.replica.work import Leases
 from pydownpour.wire.messages import Join, Joined
+
+log = logging.getLogger(__name__)
 
 
 class TrainingJob(Protocol):
@@ -66,25 +69,35 @@ async def run_replica(
             simulator does), and then the function must be ``async def``.
 
     Raises:
-        Whatever the function raised, after leaving the job; JobFailed, Fenced, ConfigError.
+        Whatever the function raised, after leaving the job; JobFailed, Fenced, ConfigError. Not
+        that the job was over: then there is nothing left to do.
     """
     train = job.train
     layout = job.layout
     async with _Joined(coordinator, layout, access, name, replica, rng, own_thread) as trainer:
-        clock = asyncio.get_running_loop().time
-        if inspect.iscoroutinefunction(train):
-            face = Replica(trainer, clock)
-            await train(face)
-            await face.flush()
-        else:
-            blocking = BlockingReplica(trainer, time.monotonic)
+        try:
+            await _train(train, trainer)
+        except ClosedError as error:
+            if not trainer.session.job_is_over:
+                raise
+            log.info("%s; leaving", error)
 
-            def run() -> None:
-                train(blocking)
-                blocking.flush()
 
-            await asyncio.get_running_loop().run_in_executor(None, run)
-        await trainer.portal.start(trainer.leases.settle())
+async def _train(train: Callable[[Any], Any], trainer: Trainer) -> None:
+    """Run the user's function to its end, then settle what it pushed and finished."""
+    if inspect.iscoroutinefunction(train):
+        face = Replica(trainer, asyncio.get_running_loop().time)
+        await train(face)
+        await face.flush()
+    else:
+        blocking = BlockingReplica(trainer, time.monotonic)
+
+        def run() -> None:
+            train(blocking)
+            blocking.flush()
+
+        await asyncio.get_running_loop().run_in_executor(None, run)
+    await trainer.portal.start(trainer.leases.settle())
 
 
 def join(

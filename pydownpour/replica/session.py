@@ -75,6 +75,7 @@ class Session:
         self.settled = 0
         self.failure: BaseException | None = None
         self.job_state: messages.JobState = "running"
+        self.job_reason = ""
         self.progress: Callable[[], ReplicaStats] = ReplicaStats
         """The user side's counts, for heartbeats."""
         self._client = client
@@ -225,6 +226,7 @@ class Session:
             except Fenced as error:
                 self._fail(error)
             except (TransportError, NotReady) as error:
+                self._check_done()  # then its coordinator has ended, too
                 if loop.time() > give_up_at:
                     self._fail(JobFailed(f"no answer from the coordinator: {error}"))
             await self._sleep(delay_s)
@@ -253,7 +255,7 @@ class Session:
                 answered_at = loop.time()
                 if answer.fenced:
                     raise Fenced(answer.reason or "a newer incarnation of this replica lives")
-                self.job_state = answer.state
+                self.job_state, self.job_reason = answer.state, answer.reason
                 if answer.state == "failed":
                     raise JobFailed(answer.reason)
                 if answer.state == "done":
@@ -269,6 +271,24 @@ class Session:
             raise self.failure
         if self._closed:
             raise ClosedError("this replica has left the job")
+
+    @property
+    def job_is_over(self) -> bool:
+        """As far as the coordinator has told: no step counts any more."""
+        return self.job_state in ("evaluating", "done")
+
+    def check_training(self) -> None:
+        """Raise if there is no sense in another step."""
+        self.check()
+        if self.job_is_over:
+            raise self._over()
+
+    def _check_done(self) -> None:
+        if self.job_state == "done":
+            raise self._over()
+
+    def _over(self) -> ClosedError:
+        return ClosedError(f"job {self.joined.job} is over: {self.job_reason or self.job_state}")
 
     async def close(self, reason: str) -> None:
         """Say goodbye with the final counts, close every connection. Idempotent."""
@@ -355,6 +375,7 @@ class Session:
         """Wait for a condition; every change of state looks at it again."""
         while not until():
             self.check()
+            self._check_done()
             await self._changed()
         if self.failure is not None:
             raise self.failure

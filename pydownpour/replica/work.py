@@ -84,6 +84,8 @@ class Leases:
         """Leases we were given and whose completion is not answered."""
         self.reason = ""
         """Why there is no unit just now, in the coordinator's words."""
+        self.waited = False
+        """The unit last given out had to be waited for; meanwhile others went on training."""
 
     def finish(self, push_index: int, completion: Completion) -> None:
         """Report a unit once push ``push_index`` is settled."""
@@ -100,6 +102,8 @@ class Leases:
             ahead: Lease the unit after it already.
         """
         while True:
+            if self._session.job_state == "done":
+                return None
             task, self._ahead = self._ahead, None
             entry = await task if task is not None else await self._lease()
             if entry is not None:
@@ -110,6 +114,7 @@ class Leases:
                 return None
             if accrued:
                 return "flush"
+            self.waited = True
             await self._session.pause(self._wait_s)
 
     async def settle(self) -> None:

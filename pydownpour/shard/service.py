@@ -290,6 +290,7 @@ class ShardService:
             ) from error
         if not (1 <= replica <= 0xFFFF_FFFF and 1 <= incarnation <= 0xFFFF_FFFF):
             raise RemoteProtocolError(f"replica {replica}, incarnation {incarnation}: out of range")
+        shard.check_incarnation(replica, incarnation)
         return replica, incarnation
 
     def _check_epoch(self, shard: Shard, headers: Mapping[str, str]) -> None:

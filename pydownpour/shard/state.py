@@ -108,12 +108,22 @@ class Shard:
         )
         return decision.scale if decision.accept else Refused(Code.POLICY, decision.reason)
 
+    def check_incarnation(self, replica: int, incarnation: int) -> None:
+        """Refuse a replica whose place was taken before it can cut its successor off.
+
+        Raises:
+            Fenced: a newer incarnation has pushed here.
+        """
+        known = self.store.applied(replica)
+        if known is not None and known[0] > incarnation:
+            raise Fenced(_fenced_words(replica, incarnation, known[0]))
+
     def _why(self, verdict: str, frame: _core.Frame) -> str:
         who = f"replica {frame.replica} incarnation {frame.incarnation}"
         known = self.store.applied(frame.replica)
         if verdict == "fenced":
             newer = known[0] if known else "?"
-            return f"{who} is fenced: incarnation {newer} took its place"
+            return _fenced_words(frame.replica, frame.incarnation, newer)
         if verdict == "window":
             floor = known[1] if known else 0
             return (
@@ -178,6 +188,12 @@ class Shard:
             rss_bytes=rss_bytes,
             rss_peak_bytes=rss_peak_bytes,
         )
+
+
+def _fenced_words(replica: int, incarnation: int, newer: int | str) -> str:
+    return (
+        f"replica {replica} incarnation {incarnation} is fenced: incarnation {newer} took its place"
+    )
 
 
 @final

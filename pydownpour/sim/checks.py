@@ -1,29 +1,161 @@
-"""What must hold."""
+"""What must hold: a table of checks, and who calls them when.
+
+Everything that happens at one virtual moment is let happen; then, before time goes on, it is the
+checks' turn (``SimLoop.on_instant``). Looking after every single moment would cost more than the
+run, so the cheap rows look at every ``GLANCE_EVERY``-th, in worlds of many replicas at fewer, and
+the dear ones eight times as rarely. What they compare only ever grows, or is a sum that stays
+wrong, so a look less misses nothing for good. All of them look when a replica ends, and at the end.
+
+A new feature adds a class here or in a file of its own, and a row to CHECKS.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import logging
+from typing import TYPE_CHECKING, Final, final
+
+from pydownpour.sim.checks_base import Check
+from pydownpour.sim.checks_roles import (
+    BuffersWithinBounds,
+    FetchesNeverGoBack,
+    MemoryWithinBounds,
+    ReplicasWithinWindows,
+    ShardsNeverGoBack,
+)
+from pydownpour.sim.checks_work import (
+    EndInWords,
+    LedgerBalances,
+    NothingEscapes,
+    ParametersCountPushes,
+    UnitsCountOnce,
+)
+from pydownpour.sim.oracle import Life
 
 if TYPE_CHECKING:
+    from pydownpour.coordinator.service import CoordinatorService
+    from pydownpour.replica.pushes import Push
     from pydownpour.replica.replica import Replica
+    from pydownpour.sim.actor import Actor
     from pydownpour.sim.world import World
+
+CHECKS: Final[tuple[type[Check], ...]] = (
+    ShardsNeverGoBack,
+    FetchesNeverGoBack,
+    ReplicasWithinWindows,
+    BuffersWithinBounds,
+    MemoryWithinBounds,
+    ParametersCountPushes,
+    UnitsCountOnce,
+    LedgerBalances,
+    NothingEscapes,
+    EndInWords,
+)
+
+GLANCE_EVERY: Final = 8
+"""Moments; times the number of replicas over four, since a glance looks at each of them."""
+VIOLATIONS_MAX: Final = 20
+"""One fault shows in many places; the first ones tell."""
+ACKED_MIN: Final = 20
+"""Fewer acknowledged pushes prove little."""
 
 
 @final
-class Checks:
-    """All invariants of one run."""
+class Checks(logging.Handler):
+    """All checks of one run; a context manager around it.
+
+    Attributes:
+        violations: In words, in the order they were found.
+        lives: Replica processes that live or ended, by process.
+    """
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        super().__init__(logging.ERROR)
+        self.world = world
         self.violations: list[str] = []
+        self.lives: dict[Actor, Life] = {}
+        self.logged: list[str] = []
+        self.acked = 0
+        """Pushes acknowledged to replicas that ended."""
+        self._checks = [check(self) for check in CHECKS]
+        self._every = GLANCE_EVERY * max(1, world.settings.replicas // 4)
+        self._moments = 0
 
-    def watch(self, name: str, replica: Replica) -> None:
-        """A replica joined."""
+    def __enter__(self) -> Checks:
+        logging.getLogger("pydownpour").addHandler(self)
+        self.world.loop.on_instant = self._moment
+        return self
 
-    def replica_gone(self, name: str) -> None:
+    def __exit__(self, *exc: object) -> None:
+        self.world.loop.on_instant = None
+        logging.getLogger("pydownpour").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """An error that a service caught, logged and lived through."""
+        error = record.exc_info[1] if record.exc_info else None
+        self.logged.append(record.getMessage() + (f": {error!r}" if error else ""))
+
+    # -- who is there ------------------------------------------------------------------------------
+
+    def watch_coordinator(self, service: CoordinatorService) -> None:
+        """The coordinator is about to serve."""
+        for check in self._checks:
+            check.watch_coordinator(service)
+
+    def watch_replica(self, actor: Actor, replica: Replica) -> None:
+        """A replica has joined; from now on its pushes are recorded."""
+        trainer = replica._trainer
+        session = trainer.session
+        life = Life(actor, replica.id, replica.incarnation, trainer)
+        self.lives[actor] = life
+        send = session.push
+
+        def recorded(push: Push) -> None:
+            send(push)
+            for check in self._checks:
+                check.pushed(life, push)
+
+        session.push = recorded  # type: ignore[method-assign]
+        for check in self._checks:
+            check.joined(life)
+
+    def replica_gone(self, actor: Actor) -> None:
         """A replica ended or was killed."""
+        life = self.lives.get(actor)
+        if life is not None:
+            self._look(all_of_them=True)
+            del self.lives[actor]
+            self.acked += life.trainer.session.acked
+            for check in self._checks:
+                check.gone(life)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _moment(self) -> None:
+        self._moments += 1
+        if self._moments % self._every == 0:
+            self._look(all_of_them=self._moments % (8 * self._every) == 0)
+
+    def _look(self, *, all_of_them: bool) -> None:
+        for check in self._checks:
+            if all_of_them or check.is_cheap:
+                self._book(check, check.look())
 
     def at_end(self) -> None:
         """The run is over."""
-        for error in self._world.loop.errors:
-            self.violations.append(f"a live process let an error escape: {error}")
+        self._look(all_of_them=True)
+        for life in self.lives.values():
+            self.acked += life.trainer.session.acked
+        for check in self._checks:
+            self._book(check, check.end())
+
+    def _book(self, check: Check, found: object) -> None:
+        for words in found:  # type: ignore[attr-defined]
+            line = f"{check.name}: {words}"
+            if line not in self.violations and len(self.violations) < VIOLATIONS_MAX:
+                self.violations.append(line)
+
+    @property
+    def is_evidence(self) -> bool:
+        """Sobriety: a run in which nothing happened proves nothing."""
+        calm = not self.world.settings.faults.doses
+        return self.acked >= ACKED_MIN and (calm or self.world.faults > 0)

@@ -112,6 +112,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = self  # BaseEventLoop asks it for I/O events; there never are any
         self._clock_resolution = 1e-9  # type: ignore[misc]
         self.set_exception_handler(self._on_error)
+        self.on_instant: Callable[[], None] | None = None
+        """Called when all that happens at one moment has happened, before time goes on."""
         self.errors: list[str] = []
         """What live processes let escape; a check looks at it."""
 
@@ -129,6 +131,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """The selector's part of the loop: instead of waiting, time passes."""
+        if timeout != 0 and self.on_instant is not None:
+            self.on_instant()
         if timeout is None:
             raise SimulationStuck(f"at {self._now:.6f} s nothing is scheduled and nobody is ready")
         if timeout > 0:

@@ -137,6 +137,8 @@ class Network:
         self._ports = PORT_FIRST
         self.is_closed = False
         """The run is over: what leftover frames of processes still want is refused."""
+        self.fuse = 0
+        """The connection that carries the message of this number from now breaks behind it."""
         self.cut: dict[tuple[str, str], None] = {}
         """Ordered pairs of host names between which nothing passes."""
         self._held: dict[tuple[str, str], deque[tuple[SimTransport, bytes | None]]] = {}
@@ -272,6 +274,10 @@ class Network:
             self.loop.now, source.path, source.path_id, 0 if payload is None else len(payload)
         )
         target.arrive(payload)
+        if self.fuse:
+            self.fuse -= 1
+            if not self.fuse:
+                self.reset_connection(target.connection)
 
     def _latency(self, here: Host, there: Host) -> float:
         mean = (here.link.latency_s + there.link.latency_s) / 2

@@ -22,6 +22,9 @@ class Processes:
         self._network = network
         self._numbers = 0
         self.live: dict[str, Actor] = {}
+        """By name; of two with one name the younger."""
+        self.alive: dict[Actor, None] = {}
+        """All that are not dead, also those a younger one took the name of."""
         self.graveyard: list[Actor] = []
 
     def start(
@@ -37,6 +40,7 @@ class Processes:
         host.is_up = True
         actor = Actor(name, self._numbers, host)
         self.live[name] = actor
+        self.alive[actor] = None
         trace.note(loop.now, "start", name, self._numbers)
         task = loop.create_task(main(), context=actor.context.copy())
         actor.main = task
@@ -61,6 +65,12 @@ class Processes:
         )
         self._bury(actor, silently=silently)
 
+    def terminate(self, actor: Actor) -> None:
+        """As SIGTERM to a process that catches it: its main coroutine is cancelled."""
+        if actor.life is not Life.DEAD and actor.main is not None:
+            self._network.trace.note(self._network.loop.now, "terminate", actor.name)
+            actor.main.cancel()
+
     def pause(self, actor: Actor) -> None:
         """As SIGSTOP."""
         if actor.life is Life.RUNNING:
@@ -81,6 +91,7 @@ class Processes:
         actor.life = Life.DEAD
         if self.live.get(actor.name) is actor:
             del self.live[actor.name]
+        self.alive.pop(actor, None)
         self._network.end_actor(actor, silently=silently)
         self.graveyard.append(actor)
 
@@ -93,7 +104,7 @@ class Processes:
         network = self._network
         network.is_closed = True
         tasks: list[asyncio.Task[Any]] = []
-        for actor in (*self.graveyard, *self.live.values()):
+        for actor in (*self.graveyard, *self.alive):
             actor.life = Life.RUNNING
             held, actor.held = actor.held, []
             for callback in held:
@@ -105,6 +116,7 @@ class Processes:
             await asyncio.wait(tasks, timeout=UNWIND_S)
         self.graveyard.clear()
         self.live.clear()
+        self.alive.clear()
 
 
 def _no_process() -> Any:

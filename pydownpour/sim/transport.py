@@ -33,10 +33,10 @@ class SimTransport(asyncio.Transport):
         peername: tuple[str, int],
     ) -> None:
         super().__init__({"sockname": sockname, "peername": peername, "socket": None})
-        self._network, self.actor, self._connection = network, actor, connection
+        self._network, self.actor, self.connection = network, actor, connection
         self._loop = network.loop
         self._protocol: Any = None
-        self._context = contextvars.copy_context()
+        self._context = actor.context.copy()
         self._inbox: deque[bytes | None] = deque()
         self._outgoing: list[bytes] = []
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
@@ -172,7 +172,7 @@ class SimTransport(asyncio.Transport):
                 self.peer.taken(len(payload))
             return
         self._inbox.append(payload)
-        if self._reading and not self._pumping:
+        if self._reading and not self._pumping and self._protocol is not None:
             self.pump()
 
     def pump(self) -> None:
@@ -225,7 +225,7 @@ class SimTransport(asyncio.Transport):
         self._lost = self._closing = True
         self._inbox.clear()
         self.actor.transports.pop(self, None)
-        self._connection.end_lost()
+        self.connection.end_lost()
         if self.actor.life is not Life.DEAD and self._protocol is not None:
             self._protocol.connection_lost(error)
 

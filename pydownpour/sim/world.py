@@ -11,25 +11,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import inspect
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, final
 
-from pydownpour.coordinator.service import serve_coordinator
+from pydownpour import limits
+from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.errors import ConfigError, DownpourError
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import ShardService, run_shard
-from pydownpour.sim.actor import Actor, Life
+from pydownpour.sim.actor import Actor, Life, current
 from pydownpour.sim.checks import Checks
 from pydownpour.sim.compute import ChargedReplica, ComputeModel
 from pydownpour.sim.faults import Plan
 from pydownpour.sim.loop import SimLoop
 from pydownpour.sim.network import Host, LinkModel, Network
+from pydownpour.sim.oracle import Oracle
 from pydownpour.sim.processes import Processes
 from pydownpour.sim.trace import Trace
 
@@ -51,6 +54,8 @@ class Settings:
         link: Every host's network.
         compute: What a step costs.
         ghost: Compute nothing; push a gradient of zeros.
+        limits: Names of ``limits`` and what they are during the run: small worlds meet the edges
+            that large ones would.
         events_max, virtual_s_max: Budgets: a run over them failed.
     """
 
@@ -61,36 +66,53 @@ class Settings:
     link: LinkModel = dataclasses.field(default_factory=LinkModel)
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
     ghost: bool = False
+    limits: tuple[tuple[str, int], ...] = ()
     events_max: int = 200_000_000
     virtual_s_max: float = 1e6
 
     def __post_init__(self) -> None:
         if self.shards < 1 or self.replicas < 1:
             raise ConfigError(f"shards={self.shards}, replicas={self.replicas}: both at least 1")
+        for name, _ in self.limits:
+            if not hasattr(limits, name):
+                raise ConfigError(f"limits={self.limits}: there is no limit {name}")
 
 
 @final
 class World:
     """One simulation. ``run`` once; then the attributes tell."""
 
-    def __init__(self, job: Job, settings: Settings, trace: Trace | None = None) -> None:
-        self.job, self.settings = job, settings
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        trace: Trace | None = None,
+        *,
+        oracle: Oracle | None = None,
+    ) -> None:
+        self.job, self.settings, self.oracle = job, settings, oracle
         self.trace = trace or Trace()
         self.loop = SimLoop(
             events_max=settings.events_max, virtual_s_max=settings.virtual_s_max
         )
         self.network = Network(self.loop, self.stream("network"), self.trace)
         self.processes = Processes(self.network)
+        self.coordinator: CoordinatorService | None = None
         self.shard_services: dict[int, ShardService] = {}
-        self.replicas: dict[str, Replica] = {}
-        """The live replicas' faces, by process name."""
+        self.replicas: dict[Actor, Replica] = {}
+        """The live replicas' faces, by process."""
         self.report: dict[str, Any] = {}
         self.failure = ""
+        self.ends: list[BaseException] = []
+        """Errors that processes ended with."""
         self.over = False
         self.restarts = 0
+        self.faults = 0
+        """Faults that took place."""
         self.wall_s = 0.0
         self.virtual_s = 0.0
         self.checks = Checks(self)
+        self._replicas_added = 0
         self._ids: dict[str, int] = {}
         self._delays: dict[str, float] = {}
         self._done: asyncio.Future[None]
@@ -104,39 +126,45 @@ class World:
 
     def run(self) -> World:
         """Run the job to its end, or to the failure that ``failure`` names."""
-        began = time.perf_counter()  # only for messages a second; no decision sees it
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_until_complete(self._main())
-        except DownpourError as error:
-            self.failure = f"{type(error).__name__}: {error}"
-        finally:
-            self.wall_s = time.perf_counter() - began
-            self.over = True
-            self.checks.at_end()
-            self._tear_down()
+        with _collector_at_rest(), _limits_set(self.settings.limits):
+            began = time.perf_counter()  # only for messages a second; no decision sees it
+            asyncio.set_event_loop(self.loop)
+            try:
+                with self.checks:
+                    self.loop.run_until_complete(self._main())
+            except DownpourError as error:
+                self.failure = f"{type(error).__name__}: {error}"
+            finally:
+                self.wall_s = time.perf_counter() - began
+                self.over = True
+                self.virtual_s = self.loop.now
+                self.checks.at_end()
+                self._tear_down()
         return self
 
     async def _main(self) -> None:
         settings = self.settings
         self._done = self.loop.create_future()
-        coordinator = self.network.add_host("coordinator", settings.link)
+        coordinator = self._add_host("coordinator")
         self._url = f"http://{coordinator.address}:{PORT}"
         self.processes.start("coordinator", coordinator, self._coordinate, self._coordinated)
         for index in range(settings.shards):
             name = f"shard-{index}"
-            host = self.network.add_host(name, settings.link)
+            host = self._add_host(name)
             self.processes.start(name, host, self._shard_main(index), self._shard_ended)
-        for number in range(settings.replicas):
-            name = f"replica-{number}"
-            self._start_replica(name, self.network.add_host(name, settings.link))
+        for _ in range(settings.replicas):
+            self.add_replica()
         script = asyncio.create_task(settings.faults.play(self))
         script.add_done_callback(self._script_ended)
         await self._done
         script.cancel()
 
+    def _add_host(self, name: str) -> Host:
+        host = self.network.add_host(name, self.settings.link)
+        host.clock_offset_s = self.settings.faults.clock_offset_s(self.stream(f"{name}/clock"))
+        return host
+
     def _tear_down(self) -> None:
-        self.virtual_s = self.loop.now
         self.trace.close()
         self.loop.lift_budgets()
         with contextlib.suppress(DownpourError):
@@ -148,9 +176,10 @@ class World:
 
     def _script_ended(self, script: asyncio.Task[None]) -> None:
         if not script.cancelled() and (error := script.exception()) is not None:
-            self._fail(f"the fault plan failed: {error!r}")
+            self.fail(f"the fault plan failed: {error!r}")
 
-    def _fail(self, why: str) -> None:
+    def fail(self, why: str) -> None:
+        """End the run: the job failed, for this reason if it is the first."""
         self.failure = self.failure or why
         self._finish()
 
@@ -171,13 +200,18 @@ class World:
             announce=lambda url: None,
             random=self.stream("coordinator"),
             expected_replicas=self.settings.replicas,
+            watch=self._coordinator_made,
         )
+
+    def _coordinator_made(self, service: CoordinatorService) -> None:
+        self.coordinator = service
+        self.checks.watch_coordinator(service)
 
     def _coordinated(self, actor: Actor, error: BaseException | None) -> None:
         if error is not None:
-            self._fail(f"the coordinator ended: {error!r}")
+            self.fail(f"the coordinator ended: {error!r}")
         elif self.report.get("state") != "done":
-            self._fail(f"the job ended {self.report.get('state')}: {self.report.get('reason')}")
+            self.fail(f"the job ended {self.report.get('state')}: {self.report.get('reason')}")
         else:
             self._finish()
 
@@ -199,7 +233,14 @@ class World:
 
     def _shard_ended(self, actor: Actor, error: BaseException | None) -> None:
         if error is not None and not self.over:
-            self._fail(f"{actor.name} ended: {error!r}")
+            self.fail(f"{actor.name} ended: {error!r}")
+
+    def add_replica(self) -> str:
+        """One more replica, on a host of its own. Returns its name."""
+        name = f"replica-{self._replicas_added}"
+        self._replicas_added += 1
+        self._start_replica(name, self._add_host(name))
+        return name
 
     def _start_replica(self, name: str, host: Host) -> None:
         self.processes.start(name, host, self._replica_main(name, host), self._replica_ended)
@@ -221,17 +262,24 @@ class World:
         return main
 
     def joined(self, name: str, replica: Replica) -> None:
-        """A replica has joined; remember its id for its restarts."""
+        """The running process's replica has joined; remember its id for its restarts."""
         self._ids[name] = replica.id
-        self.replicas[name] = replica
-        self.checks.watch(name, replica)
+        actor = current()
+        assert actor is not None
+        self.replicas[actor] = replica
+        self.checks.watch_replica(actor, replica)
 
     def _replica_ended(self, actor: Actor, error: BaseException | None) -> None:
-        self.checks.replica_gone(actor.name)
-        self.replicas.pop(actor.name, None)
+        self._replica_gone(actor)
+        if error is not None:
+            self.ends.append(error)
         if error is not None and not self.over:
             self.trace.note(self.loop.now, "failed", f"{actor.name} {type(error).__name__}")
             self.restart_later(actor.name)
+
+    def _replica_gone(self, actor: Actor) -> None:
+        self.checks.replica_gone(actor)
+        self.replicas.pop(actor, None)
 
     def restart_later(self, name: str) -> None:
         """As the engine does: again under its old id, a little later each time."""
@@ -245,15 +293,33 @@ class World:
         self.restarts += 1
         self._start_replica(name, self.network.hosts[name])
 
+    # -- what faults do ----------------------------------------------------------------------------
+
+    def note_fault(self, fault: str, who: str) -> None:
+        """A fault took place."""
+        self.faults += 1
+        self.trace.note(self.loop.now, "fault", f"{fault} {who}", self.faults)
+
     def kill_replica(self, name: str, *, silently: bool = False) -> None:
         """As SIGKILL (or a power cut), then the supervisor's restart."""
         actor = self.processes.live.get(name)
         if actor is None:
             return
-        self.checks.replica_gone(name)
-        self.replicas.pop(name, None)
+        self._replica_gone(actor)
         self.processes.kill(actor, silently=silently)
         self.restart_later(name)
+
+    def supersede(self, name: str) -> None:
+        """Start a replica's successor under its id while it may still live."""
+        if not self.over and name in self._ids:
+            self.restarts += 1
+            self._start_replica(name, self.network.hosts[name])
+
+    def stop_replica(self, name: str) -> None:
+        """Ask a replica to leave; nobody starts it again."""
+        actor = self.processes.live.get(name)
+        if actor is not None:
+            self.processes.terminate(actor)
 
     @property
     def coordinator_runs(self) -> bool:
@@ -274,6 +340,8 @@ class World:
             "wall_s": round(self.wall_s, 3),
             "events": self.loop.events,
             "restarts": self.restarts,
+            "faults_injected": self.faults,
+            "is_evidence": self.checks.is_evidence,
             "violations": self.checks.violations,
             "failure": self.failure,
         }
@@ -323,3 +391,34 @@ def _ghost(job: Job) -> Callable[[Any], Coroutine[Any, Any, None]]:
     return train
 
 
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """No cyclic garbage is collected while a world runs.
+
+    When it is depends on what the process did before, and collecting may call back: finalizers of
+    abandoned generators schedule themselves on the loop. What the world leaves goes at once behind
+    it.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _limits_set(values: tuple[tuple[str, int], ...]) -> Iterator[None]:
+    """Other limits for a while."""
+    before = [(name, getattr(limits, name)) for name, _ in values]
+    for name, value in values:
+        setattr(limits, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before:
+            setattr(limits, name, value)

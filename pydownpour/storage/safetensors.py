@@ -66,12 +66,15 @@ def encode(layout: Layout, flat: Values, metadata: Mapping[str, str]) -> Iterato
         metadata: Text only, as the format demands.
 
     Raises:
-        CheckpointError: the header would exceed ``limits.STORED_HEADER_SIZE_MAX``.
+        CheckpointError: the header would exceed ``limits.STORED_HEADER_SIZE_MAX``, or an array
+            has the name the format keeps for itself.
     """
     specs = sorted(layout.arrays, key=lambda spec: (-DTYPE_SIZES[spec.dtype], spec.name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for spec in specs:
+        if spec.name in header:
+            raise CheckpointError("no parameter can be stored under the name '__metadata__'")
         begin, end = end, end + spec.len * DTYPE_SIZES[spec.dtype]
         header[spec.name] = {
             "dtype": FORMAT_NAMES[spec.dtype],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.chaos.processes import (
     gone,
     replica_named,
     status,
+    stop,
     until,
 )
 
@@ -135,14 +135,28 @@ def test_ctrl_c_before_anybody_has_joined(tmp_path: Path) -> None:
         gone([*processes, *run.descendants()], "the run's processes")
 
 
-def test_a_killed_replica_s_children_end_with_it(tmp_path: Path) -> None:
+def test_what_a_replica_started_ends_with_it(tmp_path: Path) -> None:
     with start(tmp_path, JOBS / "hanging.py") as run:
         until(lambda: len(list(tmp_path.glob("grandchild-*"))) == 2, "both replicas' children")
-        processes = run.descendants()
-        grandchildren = [
-            psutil.Process(int(path.name.partition("-")[2]))
-            for path in tmp_path.glob("grandchild-*")
-        ]
-        assert set(grandchildren) <= set(processes)
-        os.kill(run.pid, signal.SIGKILL)
-        gone(processes, "a killed run's processes, and what they had started")
+        before = run.descendants()
+        victim = psutil.Process(until(lambda: replica_named(run.url, "replica-0"), "pid")["pid"])
+        grandchildren = victim.children()
+        assert len(grandchildren) == 1
+        assert victim in before
+        victim.kill()
+        gone([victim, *grandchildren], "a killed replica and what it had started")
+        until(lambda: len(list(tmp_path.glob("grandchild-*"))) == 3, "the restarted replica's")
+        after = run.descendants()
+        run.signal(signal.SIGTERM)
+        assert run.wait() == 130
+        gone(after, "the run's processes, and what they had started")
+
+
+def test_an_operator_s_stop_ends_replicas_that_would_go_on_for_ever(tmp_path: Path) -> None:
+    with ByHand(COUNTING, tmp_path) as job:
+        replica = job.replica()
+        until(lambda: _acked(job.url, "replica-0") >= 5, "pushes")
+        stop(job.url)
+        assert replica.wait() == 0, replica.said
+        assert job.finish()["reason"] == "stopped: enough"
+        assert replica.said == ""

@@ -153,12 +153,8 @@ def test_two_jobs_on_one_machine_do_not_know_each_other(tmp_path: Path) -> None:
     with start_counting(folders[0], replicas=1) as first:
         with start_counting(folders[1], replicas=1) as second:
             assert first.url != second.url
-            urls = [
-                shard["url"]
-                for run in (first, second)
-                for shard in until(lambda run=run: _shards(run.url), "all shards")
-            ]
-            assert len(set(urls)) == 4
+            urls = until_shards(first.url) | until_shards(second.url)
+            assert len(urls) == 4
             for folder in folders:
                 until_pushing(folder, 1, 1, 50)
             (folders[0] / "stop").touch()
@@ -171,9 +167,15 @@ def test_two_jobs_on_one_machine_do_not_know_each_other(tmp_path: Path) -> None:
         assert run.report["pushes"]["acked"] == run.report["pushes"]["applied"]
 
 
-def _shards(url: str) -> list[dict[str, Any]]:
-    shards: list[dict[str, Any]] = status(url)["shards"]
-    return shards if all(shard["url"] for shard in shards) else []
+def until_shards(url: str) -> set[str]:
+    """The URLs of a job's shards, once all have come."""
+
+    def look() -> set[str]:
+        urls = {shard["url"] for shard in status(url)["shards"]}
+        return set() if "" in urls else urls
+
+    found: set[str] = until(look, "all shards")
+    return found
 
 
 def in_state(url: str, name: str) -> str:

@@ -78,17 +78,37 @@ fn readers_against_a_writer() {
     });
 }
 
-/// Two readers fold the same word while a writer swaps it.
+/// Two readers fold the same word while a writer swaps it, and the last of them recycles the block
+/// that the writer may take next.
 #[test]
 fn two_folds_against_a_swap() {
     explore(|| {
         let store = counting(STRIPE, 2);
-        let readers = [(); 2].map(|()| spawn(&store, |store| assert!(value(&store.pin(0)) <= 1.0)));
+        let readers = [(); 2].map(|()| spawn(&store, |store| assert!(value(&store.pin(0)) <= 2.0)));
+        store.apply(0, up(&store), 1.0).unwrap();
         store.apply(0, up(&store), 1.0).unwrap();
         for reader in readers {
             reader.join().unwrap();
         }
-        expect(&store, 1);
+        expect(&store, 2);
+    });
+}
+
+/// Two readers let go of a retired block; the last one recycles what both have read.
+#[test]
+fn the_last_reader_recycles_for_all() {
+    explore(|| {
+        let store = counting(STRIPE, 2);
+        let readers = [(); 2].map(|()| {
+            let pinned = store.pin(0);
+            thread::spawn(move || assert_eq!(value(&pinned).to_bits(), 0))
+        });
+        store.apply(0, up(&store), 1.0).unwrap();
+        store.apply(0, up(&store), 1.0).unwrap();
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        expect(&store, 2);
     });
 }
 

@@ -1,0 +1,180 @@
+"""Checks of shards and replicas: nothing goes back, nothing grows beyond its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import limits
+from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.replica.link import RECORDS_IN_FLIGHT_MAX
+from pydownpour.replica.roads import BATCH_RECORDS
+from pydownpour.shard.state import Shard
+from pydownpour.sim.checks_base import Check
+from pydownpour.sim.oracle import Life
+
+
+@final
+class ShardsNeverGoBack(Check):
+    """LSN, fragment versions, incarnations, floors and counts only grow, and they agree."""
+
+    name = "a shard never goes back"
+
+    def __init__(self, checks: object) -> None:
+        super().__init__(checks)  # type: ignore[arg-type]
+        self._lsn: dict[int, int] = {}
+        self._versions: dict[int, NDArray[np.uint64]] = {}
+        self._replicas: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._ids: dict[int, None] = {}
+
+    def joined(self, life: Life) -> None:
+        """Its identity is followed from now on."""
+        self._ids[life.replica] = None
+
+    def look(self) -> Iterator[str]:
+        """Compare with the last look."""
+        for shard in self.shards():
+            yield from self._look(shard)
+
+    def _look(self, shard: Shard) -> Iterator[str]:
+        index, lsn = shard.assigned.index, shard.store.lsn
+        versions = np.frombuffer(shard.store.versions(), np.uint64)
+        before = self._lsn.get(index, 0)
+        if lsn < before:
+            yield f"shard {index}: LSN {lsn} after {before}"
+        if index in self._versions and (versions < self._versions[index]).any():
+            yield f"shard {index}: fragment versions {versions} after {self._versions[index]}"
+        self._lsn[index], self._versions[index] = lsn, versions
+        applied = 0
+        for replica in self._ids:
+            known = shard.store.applied(replica)
+            if known is None:
+                continue
+            applied += known[2]
+            was = self._replicas.get((index, replica), (0, 0, 0))
+            self._replicas[index, replica] = known
+            if known[0] < was[0] or known[2] < was[2] or known[:2] < was[:2]:
+                yield (
+                    f"shard {index}, replica {replica}: incarnation, floor and records {known} "
+                    f"after {was}"
+                )
+            oracle = self.world.oracle
+            if known[0] > was[0] and oracle is not None:
+                oracle.fenced(shard, replica, known[0])
+        if not applied == lsn == int(versions.sum()):
+            yield (
+                f"shard {index}: LSN {lsn}, {applied} records of its replicas, versions sum up to "
+                f"{int(versions.sum())}"
+            )
+
+
+@final
+class FetchesNeverGoBack(Check):
+    """What a replica has fetched only gets newer, also over its restarts."""
+
+    name = "a fetch never goes back"
+
+    def __init__(self, checks: object) -> None:
+        super().__init__(checks)  # type: ignore[arg-type]
+        self._lsn: dict[tuple[Life, int], int] = {}
+        self._versions: dict[tuple[Life, int], NDArray[np.uint64]] = {}
+        self._last: dict[tuple[int, int], int] = {}
+
+    def joined(self, life: Life) -> None:
+        """A successor has fetched at least what the one before it had."""
+        for link in life.trainer.session.links:
+            before = self._last.get((life.replica, link.entry.index), 0)
+            self._lsn[life, link.entry.index] = before
+            self._versions[life, link.entry.index] = link.versions.copy()
+
+    def gone(self, life: Life) -> None:
+        """Forget it, but for what its successor must have."""
+        for link in life.trainer.session.links:
+            self._lsn.pop((life, link.entry.index), None)
+            self._versions.pop((life, link.entry.index), None)
+
+    def look(self) -> Iterator[str]:
+        """Compare with the last look."""
+        for life in self.checks.lives.values():
+            for link in life.trainer.session.links:
+                key = (life, link.entry.index)
+                where = f"{life} at shard {link.entry.index}"
+                if link.lsn_known < self._lsn[key]:
+                    yield f"{where}: fetched LSN {link.lsn_known} after {self._lsn[key]}"
+                self._lsn[key] = link.lsn_known
+                last = (life.replica, link.entry.index)
+                self._last[last] = max(self._last.get(last, 0), link.lsn_known)
+                if (link.versions < self._versions[key]).any():
+                    yield f"{where}: versions {link.versions} after {self._versions[key]}"
+                np.copyto(self._versions[key], link.versions)
+
+
+@final
+class ReplicasWithinWindows(Check):
+    """Pushes and records without an answer are bounded."""
+
+    name = "a replica keeps its window"
+
+    def look(self) -> Iterator[str]:
+        """Count them."""
+        for life in self.checks.lives.values():
+            session, most = life.trainer.session, life.trainer.in_flight_max
+            if len(session.pushes) > most + 1:
+                yield f"{life}: {len(session.pushes)} pushes open, at most {most} and one waiting"
+            for link in session.links:
+                if not link.queue:
+                    continue
+                floor = link.queue[0].first_seq + link.queue[0].first_open
+                sent = max(part.first_seq + part.sent for part in link.queue) - floor
+                if sent > RECORDS_IN_FLIGHT_MAX:
+                    yield (
+                        f"{life}: {sent} records sent to shard {link.entry.index} beyond its first "
+                        f"open one, at most {RECORDS_IN_FLIGHT_MAX}"
+                    )
+
+
+SMALL_FRAMES_SIZE = 8 * limits.KIB
+"""Acknowledgements, pings and words between two looks at whether there is room."""
+
+
+@final
+class BuffersWithinBounds(Check):
+    """A stream whose peer does not read stops producing."""
+
+    name = "a stream stops when its peer does"
+
+    def look(self) -> Iterator[str]:
+        """Look at each stream's write buffer."""
+        fragment = max((s.assigned.fragment_len * 4 + 64 for s in self.shards()), default=0)
+        batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_RECORDS * fragment)
+        most = limits.WRITE_HIGH_WATER + batch + SMALL_FRAMES_SIZE
+        for actor in self.world.processes.alive:
+            for transport in actor.transports:
+                size = transport.get_write_buffer_size()
+                if size > most and isinstance(transport.get_protocol(), StreamProtocol):
+                    yield f"{transport.path} holds {size} bytes unsent, at most {most}"
+
+
+@final
+class MemoryWithinBounds(Check):
+    """What a shard reserves and what its readers pin stays within the limits."""
+
+    name = "a shard keeps its budget"
+
+    def look(self) -> Iterator[str]:
+        """Compare with the limits."""
+        for shard in self.shards():
+            index, reserved = shard.assigned.index, shard.reserved_bytes
+            needed = len(shard.streams) * shard.payload_size_max
+            if not needed <= reserved <= limits.IN_FLIGHT_SIZE_MAX:
+                yield (
+                    f"shard {index}: {reserved} bytes reserved, {needed} needed for its streams, "
+                    f"the limit is {limits.IN_FLIGHT_SIZE_MAX}"
+                )
+            memory = shard.store.memory()
+            most = limits.SNAPSHOT_COPIES_MAX * memory["parameters"]
+            if memory["pinned"] > most:
+                yield f"shard {index}: readers pin {memory['pinned']} bytes, at most {most}"

@@ -1,0 +1,183 @@
+"""Checks of the whole job: pushes, work units, errors, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, final
+
+from pydownpour.errors import DownpourError
+from pydownpour.sim.checks_base import Check
+from pydownpour.sim.oracle import Life
+from pydownpour.wire.messages import Complete, CompleteAnswer
+
+if TYPE_CHECKING:
+    from pydownpour.coordinator.core import Core
+    from pydownpour.coordinator.service import CoordinatorService
+    from pydownpour.replica.pushes import Push
+
+
+@final
+class ParametersCountPushes(Check):
+    """The index oracle, where the job is the oracle's."""
+
+    name = "parameters count the pushes"
+    is_cheap = False
+
+    def pushed(self, life: Life, push: Push) -> None:
+        """Book it."""
+        if self.world.oracle is not None:
+            parts = [link.queue[-1] for link in life.trainer.session.links]
+            self.world.oracle.pushed(life, push, parts)
+
+    def look(self) -> Iterator[str]:
+        """Compare each shard with the books."""
+        oracle = self.world.oracle
+        if oracle is not None:
+            for shard in self.shards():
+                yield from oracle.compare(shard)
+            yield from oracle.wrong
+
+
+@final
+class UnitsCountOnce(Check):
+    """A completion counts once, for the incarnation that lives, behind its settled pushes."""
+
+    name = "a unit counts once"
+
+    def __init__(self, checks: Any) -> None:
+        super().__init__(checks)
+        self._pushes: dict[int, list[Push]] = {}
+        """Lease -> pushes made while its unit was worked on."""
+        self._counted: dict[tuple[int, int], int] = {}
+        self._wrong: list[str] = []
+
+    def pushed(self, life: Life, push: Push) -> None:
+        """Remember for which unit it was made."""
+        unit = life.trainer.unit
+        if unit is not None:
+            self._pushes.setdefault(unit.lease, []).append(push)
+
+    def watch_coordinator(self, service: CoordinatorService) -> None:
+        """Listen to every completion."""
+        core = service.core
+        complete = core.complete
+
+        def watched(message: Complete, now: float) -> CompleteAnswer:
+            answer = complete(message, now)
+            self._completed(core, message, answer)
+            return answer
+
+        core.complete = watched  # type: ignore[method-assign]
+
+    def _completed(self, core: Core, message: Complete, answer: CompleteAnswer) -> None:
+        who = f"replica {message.replica}.{message.incarnation}"
+        member = core.members.get(message.replica)
+        newest = member.incarnation if member is not None else 0
+        if message.incarnation != newest:
+            self._wrong.append(f"{who} completed units, but incarnation {newest} lives")
+        for unit, counted in zip(message.units, answer.counted, strict=True):
+            what = f"unit {unit.unit} of pass {unit.number + 1}"
+            first = self._counted.get((unit.number, unit.unit))
+            if counted and first not in (None, unit.lease):
+                self._wrong.append(f"{what} was counted for leases {first} and {unit.lease}")
+            if counted:
+                self._counted[unit.number, unit.unit] = unit.lease
+            still_open = [p for p in self._pushes.pop(unit.lease, ()) if p.open_parts]
+            if still_open:
+                self._wrong.append(
+                    f"{who} completed {what} before the answer to its push {still_open[0].index}"
+                )
+
+    def look(self) -> Iterator[str]:
+        """What was heard."""
+        yield from self._wrong
+
+    def end(self) -> Iterator[str]:
+        """Every unit was counted."""
+        report = self.world.report
+        if report.get("state") == "done" and report.get("work"):
+            total = report["work"]["units_total"]
+            if not len(self._counted) == report["units"] == total:
+                yield f"{len(self._counted)} units counted, {report['units']} reported, of {total}"
+
+
+@final
+class LedgerBalances(Check):
+    """The coordinator's books: units in one place each, counts and incarnations that only grow."""
+
+    name = "the ledger balances"
+    is_cheap = False
+
+    def __init__(self, checks: Any) -> None:
+        super().__init__(checks)
+        self._core: Core | None = None
+        self._done = (0, 0)
+        self._members: dict[int, int] = {}
+
+    def watch_coordinator(self, service: CoordinatorService) -> None:
+        """Its core is looked into."""
+        self._core = service.core
+
+    def look(self) -> Iterator[str]:
+        """Audit."""
+        core = self._core
+        if core is None:
+            return
+        if core.ledger is not None:
+            yield from core.ledger.audit()
+            done = (core.ledger.units_done, core.ledger.samples_done)
+            if done < self._done:
+                yield f"(units, samples) done: {done} after {self._done}"
+            self._done = done
+        for member in core.members:
+            if member.incarnation < self._members.get(member.id, 0):
+                yield f"replica {member.id} is incarnation {member.incarnation} again"
+            self._members[member.id] = member.incarnation
+
+    def end(self) -> Iterator[str]:
+        """The report agrees with itself."""
+        report = self.world.report
+        if report.get("state") != "done":
+            return
+        yield from report["audit"]
+        pushes = report["pushes"]
+        if pushes["applied"] < pushes["acked"]:
+            yield f"replicas were told of {pushes['acked']} pushes, shards count {pushes}"
+        if report["work"]:
+            units = sum(replica["units"] for replica in report["replicas"])
+            if units != report["units"] or report["samples"] != report["work"]["samples_total"]:
+                yield f"{units} units of replicas, {report['units']} of the job"
+
+
+@final
+class NothingEscapes(Check):
+    """No error that nobody foresaw, neither caught by the loop nor by a service."""
+
+    name = "no error escapes"
+
+    def look(self) -> Iterator[str]:
+        """The loop's and the log's."""
+        yield from self.world.loop.errors
+        yield from self.checks.logged
+
+
+@final
+class EndInWords(Check):
+    """The job is done; under a plan it cannot survive it ends as failed, in words, and soon."""
+
+    name = "the job ends well"
+
+    def end(self) -> Iterator[str]:
+        """How it ended."""
+        world = self.world
+        if not world.settings.faults.is_doom:
+            if world.failure:
+                yield world.failure
+        elif "not done" in world.failure or not (world.failure or world.report):
+            yield f"a shard or the coordinator died and nobody said so: {world.failure}"
+        elif any(issubclass(kind, Exception) for kind in _unforeseen(world.ends)):
+            yield f"processes ended by {world.ends}"
+
+
+def _unforeseen(ends: list[BaseException]) -> list[type[BaseException]]:
+    return [type(error) for error in ends if not isinstance(error, DownpourError)]

@@ -1,0 +1,255 @@
+"""The index oracle: a job whose final parameters count every push.
+
+Theory. Push k adds 1.0 at its own places and nothing anywhere else: at every element e with
+``e % width == k % width``, so at least once in each record of each shard. Plain SGD with lr = 1
+adds exactly (the sums are small integers). So the parameters of a shard *are* the list of records
+it applied, and no history has to be searched: at each place stand
+
+    as many as the replicas were told are applied   <=   value   <=   as many as were ever sent
+
+and both bounds meet at a push whose answer is known. Too little is a lost acknowledged push, too
+much is one applied twice or invented. A replica's copy must obey the upper bound, never fall, and
+after a fetch it waited for hold everything that was acknowledged to anybody before it asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour.errors import ConfigError
+from pydownpour.job import Job, Work
+from pydownpour.optimizers import SGD
+from pydownpour.policy import Downpour
+from pydownpour.replica.pushes import Part, Push
+
+if TYPE_CHECKING:
+    from pydownpour.replica.replica import Trainer
+    from pydownpour.shard.state import Shard
+    from pydownpour.sim.actor import Actor
+
+NAMED_MAX = 3
+"""Wrong elements a violation names."""
+
+
+@final
+@dataclasses.dataclass(eq=False, slots=True)
+class Life:
+    """One replica process from its join to its end.
+
+    Attributes:
+        pushed: What it pushed and is not wholly answered, oldest first.
+    """
+
+    actor: Actor
+    replica: int
+    incarnation: int
+    trainer: Trainer
+    pushed: list[Pushed] = dataclasses.field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.actor.name} ({self.replica}.{self.incarnation})"
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mark:
+    """One place a push adds to, and the record that carries it there."""
+
+    element: int
+    part: Part
+    record: int
+
+    @property
+    def is_settled(self) -> bool:
+        """The replica was told that the record is applied."""
+        return self.part.is_settled(self.record)
+
+
+@final
+@dataclasses.dataclass(eq=False, slots=True)
+class Pushed:
+    """A push that was sent."""
+
+    life: Life
+    push: Push
+    marks: tuple[Mark, ...]
+
+    def __str__(self) -> str:
+        return f"push {self.push.index} of {self.life}"
+
+
+@final
+class Oracle:
+    """Makes the job, keeps the books, and compares.
+
+    Args:
+        pushes: Gradients in the job, if no unit is computed twice.
+        unit: Gradients in a work unit.
+        parameters: Elements.
+        width: Pushes before places are used again.
+        policy: When to push and fetch; its local_rate must be 0.
+        rng: When the job's function fetches and waits for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        pushes: int,
+        unit: int = 2,
+        parameters: int = 1024,
+        width: int = 256,
+        policy: Downpour | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        policy = policy or Downpour(local_rate=0.0)
+        if policy.local_rate != 0:
+            raise ConfigError("the oracle compares whole copies: policy.local_rate must be 0")
+        self.width = width
+        self.low: NDArray[np.float64] = np.zeros(parameters)
+        """At each element, applications that replicas were told of."""
+        self.sent: NDArray[np.float64] = np.zeros(parameters)
+        """At each element, pushes that were ever sent."""
+        self.acked = 0
+        """Pushes wholly answered."""
+        self.wrong: list[str] = []
+        """What replicas saw that they should not."""
+        self._rng = rng or random.Random(0)
+        self._next = 0
+        self._open: dict[Pushed, None] = {}
+        self._by_element: dict[int, list[Pushed]] = {}
+        self._frozen: dict[int, tuple[float, Pushed]] = {}
+        self.job = Job(
+            parameters={"marks": np.zeros(parameters, np.float32)},
+            optimizer=SGD(lr=1.0),
+            policy=policy,
+            data=Work(pushes, unit=unit, shuffle=False),
+            name="oracle",
+        )
+        self.job.replica(self.train)
+
+    # -- the job -----------------------------------------------------------------------------------
+
+    def gradient(self) -> dict[str, NDArray[np.float32]]:
+        """The next push: -1 at its places."""
+        gradient = np.zeros(len(self.low), np.float32)
+        gradient[self._next % self.width :: self.width] = -1.0
+        self._next += 1
+        return {"marks": gradient}
+
+    async def train(self, replica: Any) -> None:
+        """What each replica runs."""
+        marks = replica.parameters["marks"]
+        before = marks.copy()
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(self.gradient())
+                self._look(replica, marks, before)
+                if self._rng.random() < 0.1:
+                    self.absorb()
+                    acked = self.low.copy()
+                    await replica.fetch()
+                    self._look(replica, marks, acked, "after a fetch it waited for")
+                np.copyto(before, marks)
+
+    def _look(
+        self, replica: Any, marks: Any, least: Any, when: str = "that it had seen before"
+    ) -> None:
+        """A replica's copy against what it must hold at least and can hold at most."""
+        for wrong, words in ((marks < least, "lacks"), (marks > self.sent, "holds too much")):
+            places = np.flatnonzero(wrong)
+            if len(places) and len(self.wrong) < NAMED_MAX:
+                e = int(places[0])
+                self.wrong.append(
+                    f"replica {replica.id}.{replica.incarnation} {words} at {len(places)} elements "
+                    f"({when if words == 'lacks' else 'of all ever sent'}): element {e} is "
+                    f"{marks[e]:g}, must be {least[e]:g} to {self.sent[e]:g}"
+                )
+
+    # -- the books ---------------------------------------------------------------------------------
+
+    def pushed(self, life: Life, push: Push, parts: list[Part]) -> None:
+        """A push is on its way; ``parts`` are its records at each shard."""
+        marks = []
+        places = np.flatnonzero(push.values)
+        self.sent[places] += 1
+        for link, part in zip(life.trainer.session.links, parts, strict=True):
+            start, stop = link.entry.start, link.entry.start + link.entry.len
+            marks += [
+                Mark(int(e), part, int(e - start) // link.fragment_len)
+                for e in places
+                if start <= e < stop
+            ]
+        one = Pushed(life, push, tuple(marks))
+        life.pushed.append(one)
+        self._open[one] = None
+        for mark in marks:
+            self._by_element.setdefault(mark.element, []).append(one)
+
+    def absorb(self) -> None:
+        """Book what has been answered since."""
+        for one in [one for one in self._open if one.push.open_parts == 0]:
+            del self._open[one]
+            one.life.pushed.remove(one)
+            self.acked += 1
+            if one.push.refused:
+                self.wrong.append(f"{one} was refused: {one.push.reason}")
+                continue
+            for mark in one.marks:
+                self.low[mark.element] += 1
+
+    def fenced(self, shard: Shard, replica: int, incarnation: int) -> None:
+        """A shard has heard a newer incarnation: what older ones left open there stays as it is."""
+        start, stop = shard.assigned.start, shard.assigned.start + shard.assigned.len
+        values = read(shard)
+        for one in self._open:
+            if one.life.replica != replica or one.life.incarnation >= incarnation:
+                continue
+            for mark in one.marks:
+                e = mark.element
+                if start <= e < stop and len(self._by_element[e]) == 1:
+                    self._frozen.setdefault(e, (float(values[e - start]), one))
+
+    # -- the comparison ----------------------------------------------------------------------------
+
+    def compare(self, shard: Shard) -> Iterator[str]:
+        """What is wrong with a shard's parameters, in words."""
+        self.absorb()
+        start, stop = shard.assigned.start, shard.assigned.start + shard.assigned.len
+        values = read(shard)
+        low, high = self.low.copy(), self.low.copy()
+        for one in self._open:
+            for mark in one.marks:
+                high[mark.element] += 1
+                if mark.is_settled:
+                    low[mark.element] += 1
+        low, high = low[start:stop], high[start:stop]
+        for wrong, what in (
+            (values < low, "an acknowledged push is lost"),
+            (values > high, "a push was applied twice, or invented"),
+            (values != np.floor(values), "half a push was applied"),
+        ):
+            for i in np.flatnonzero(wrong)[:NAMED_MAX]:
+                who = ", ".join(str(one) for one in self._by_element.get(int(start + i), []))
+                yield (
+                    f"shard {shard.assigned.index}: {what}: element {start + i} is "
+                    f"{values[i]:g}, must be {low[i]:g} to {high[i]:g} ({who or 'nobody pushed'})"
+                )
+        for e, (value, one) in self._frozen.items():
+            if start <= e < stop and values[e - start] != value:
+                yield (
+                    f"shard {shard.assigned.index}: {one} was applied after its incarnation was "
+                    f"fenced (element {e})"
+                )
+
+
+def read(shard: Shard) -> NDArray[np.float32]:
+    """A shard's parameters, straight from its store."""
+    values = np.empty(shard.assigned.len, np.float32)
+    shard.store.read(values)
+    return values

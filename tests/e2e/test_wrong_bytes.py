@@ -1,0 +1,266 @@
+"""Bytes that no honest replica sends: nothing is applied, nobody else notices, words come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pydownpour as dp
+from pydownpour import limits
+from pydownpour.errors import Fenced, LimitExceeded, RemoteProtocolError
+from pydownpour.net.access import Access
+from pydownpour.net.client import Client
+from pydownpour.wire import frames
+from pydownpour.wire.frames import Code, Kind
+from tests.e2e.stage import Stage, ones
+from tests.e2e.stranger import Stranger, raw_connection, stop_job
+
+LENGTH = 1000
+
+
+def counting_job() -> dp.Job:
+    """One shard, one fragment; a gradient of -1 counts up."""
+    return dp.Job(parameters={"w": np.zeros(LENGTH, np.float32)}, optimizer=dp.SGD(lr=1.0))
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    """A running job with one shard; afterwards it is stopped and its report is there."""
+    async with Stage(counting_job(), tmp_path / "run", shards=1) as stage:
+        yield stage
+        await stop_job(stage.url)
+
+
+async def honest_work(stage: Stage, pushes: int) -> None:
+    """What any bystander must be able to do."""
+    async with dp.join(stage.url) as replica:
+        for _ in range(pushes):
+            await replica.step(ones(stage.job, -1.0))
+        await replica.fetch()
+        assert replica.statistics().pushes_acked == pushes
+
+
+async def check_applied(stage: Stage, stranger: Stranger, pushes: int) -> None:
+    """The shard has applied so many whole pushes and nothing else."""
+    assert (await stranger.stats()).records == pushes
+    async with dp.join(stage.url) as replica:
+        np.testing.assert_array_equal(replica.parameters["w"], float(pushes))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("road", ["stream", "post"])
+async def test_a_raw_push_with_nan_is_refused_counted_and_named(
+    stage: Stage, value: float, road: str
+) -> None:
+    stranger = await Stranger.join(stage.url)
+    values = np.full(LENGTH, -1.0, np.float32)
+    values[17] = value
+    body = stranger.push(values)
+    if road == "post":
+        answers = await stranger.post(body)
+    else:
+        async with stranger.stream() as stream:
+            stream.write(body)
+            answers = await stream.frames(2)
+    refused = next(frame for frame in answers if frame.kind == Kind.REFUSE)
+    assert (refused.seq, refused.count, refused.aux) == (1, 1, Code.NON_FINITE)
+    words = refused.payload.decode()
+    assert "1 NaN or infinite value" in words
+    assert "element 17" in words
+    stats = await stranger.stats()
+    assert stats.refused_by_replica == {stranger.replica: 1}
+    assert (stats.pushes_refused, stats.records_refused) == (1, 1)
+    await honest_work(stage, 2)
+    await check_applied(stage, stranger, 2)
+
+
+@pytest.mark.parametrize("cut", [10, limits.HEADER_SIZE + 5, -1, -400])
+async def test_half_a_frame_and_then_nothing_changes_nothing(stage: Stage, cut: int) -> None:
+    stranger = await Stranger.join(stage.url)
+    body = stranger.push(np.full(LENGTH, -1.0, np.float32))
+    async with stranger.stream() as stream:
+        stream.write(body[:cut])
+    await honest_work(stage, 3)
+    await check_applied(stage, stranger, 3)
+    async with stranger.stream() as stream:  # the same push again, whole: it counts
+        stream.write(body)
+        (answer,) = await stream.frames(1)
+    assert (answer.kind, answer.count) == (Kind.ACK, 1)
+    await check_applied(stage, stranger, 4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_bytes_end_only_their_own_stream_and_in_words(stage: Stage, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    stranger = await Stranger.join(stage.url)
+    other = await Stranger.join(stage.url)
+    async with other.stream() as bystander:
+        async with stranger.stream() as stream:
+            stream.write(rng.bytes(5000))
+            await stream.wait_closed()
+            (error,) = await stream.frames(1)
+        assert error.kind == Kind.ERROR
+        assert "frame" in error.payload.decode()
+        bystander.write(other.push(np.full(LENGTH, -1.0, np.float32)))
+        (answer,) = await bystander.frames(1)
+        assert answer.kind == Kind.ACK
+    await honest_work(stage, 2)
+    await check_applied(stage, stranger, 3)
+
+
+async def test_a_flipped_bit_is_found_wherever_it_is(stage: Stage) -> None:
+    stranger = await Stranger.join(stage.url)
+    body = stranger.push(np.full(LENGTH, -1.0, np.float32))
+    for place in (0, 5, 40, limits.HEADER_SIZE, 2 * limits.HEADER_SIZE + 24 - 1, len(body) - 1):
+        damaged = bytearray(body)
+        damaged[place] ^= 4
+        with pytest.raises(RemoteProtocolError):
+            await stranger.post(bytes(damaged))
+    await check_applied(stage, stranger, 0)
+
+
+async def test_records_that_do_not_fit_the_shard_are_refused_in_words(stage: Stage) -> None:
+    stranger = await Stranger.join(stage.url)
+    short = stranger.push(np.full(LENGTH - 1, -1.0, np.float32))
+    with pytest.raises(RemoteProtocolError, match="payload of 3996 bytes, expected 4000"):
+        await stranger.post(short)
+    elsewhere = stranger.push(np.full(LENGTH, -1.0, np.float32), fragment=9)
+    answers = await stranger.post(elsewhere)
+    refused = next(frame for frame in answers if frame.kind == Kind.REFUSE)
+    assert refused.aux == Code.FRAGMENT
+    await check_applied(stage, stranger, 0)
+
+
+async def test_frames_only_a_shard_may_send_end_the_stream(stage: Stage) -> None:
+    stranger = await Stranger.join(stage.url)
+    async with stranger.stream() as stream:
+        stream.write(frames.fetched(request=1, lsn=1, count=1))
+        await stream.wait_closed()
+        (error,) = await stream.frames(1)
+    assert error.kind == Kind.ERROR
+    assert "unexpected FETCHED frame: a shard sends it" in error.payload.decode()
+
+
+async def test_a_push_under_another_s_name_ends_the_stream(stage: Stage) -> None:
+    victim, stranger = await Stranger.join(stage.url), await Stranger.join(stage.url)
+    forged = victim.push(np.full(LENGTH, -1.0, np.float32))
+    with pytest.raises(RemoteProtocolError, match="on the connection of replica"):
+        await stranger.post(forged)
+    await check_applied(stage, stranger, 0)
+
+
+async def test_an_old_incarnation_is_refused_at_the_door_and_cuts_nobody_off(stage: Stage) -> None:
+    old = await Stranger.join(stage.url)
+    new = await Stranger.join(stage.url, replica=old.replica)
+    assert (new.replica, new.incarnation) == (old.replica, old.incarnation + 1)
+    async with new.stream() as stream:
+        stream.write(new.push(np.full(LENGTH, -1.0, np.float32)))
+        await stream.frames(1)
+        with pytest.raises(Fenced, match="incarnation 2 took its place"):
+            async with old.stream():
+                pass
+        stream.write(new.push(np.full(LENGTH, -1.0, np.float32), seq=2))
+        answers = await stream.frames(2)
+        assert [frame.kind for frame in answers] == [Kind.ACK, Kind.ACK]
+    await check_applied(stage, new, 2)
+
+
+async def test_an_unknown_protocol_on_the_stream_names_both(
+    stage: Stage,
+) -> None:
+    stranger = await Stranger.join(stage.url)
+    async with raw_connection(stranger.shard.url) as (reader, writer):
+        head = "".join(f"{name}: {value}\r\n" for name, value in stranger.headers.items())
+        writer.write(
+            f"GET /v1/stream HTTP/1.1\r\nHost: x\r\n{head}Connection: Upgrade\r\n"
+            "Upgrade: pydownpour/99\r\n\r\n".encode()
+        )
+        answer = await reader.readuntil(b"}")
+    assert b"400" in answer
+    assert b"the peer wants 'pydownpour/99'; this one speaks protocol 1 to 1" in answer
+
+
+async def test_a_slow_header_is_cut_off_and_others_are_served(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HEADER_TIMEOUT_S", 0.3)
+    stranger = await Stranger.join(stage.url)
+    for url in (stage.url, stranger.shard.url):
+        async with raw_connection(url) as (reader, writer):
+
+            async def dribble() -> None:
+                for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 10_000:
+                    writer.write(bytes([byte]))
+                    await asyncio.sleep(0.01)
+
+            dribbling = asyncio.create_task(dribble())
+            await honest_work(stage, 1)
+            assert await reader.read() == b"", "closed without an answer"
+            dribbling.cancel()
+            await asyncio.gather(dribbling, return_exceptions=True)
+
+
+async def test_a_slow_second_request_on_a_connection_is_cut_off_too(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HEADER_TIMEOUT_S", 0.3)
+    async with raw_connection(stage.url) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"GET /healthz HT")
+        assert (await reader.read()).endswith(b"ok"), "only the first answer, then the end"
+
+
+async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> None:
+    async with Client(stage.url, access=Access()) as client:
+        body = [bytes(limits.JSON_SIZE_MAX), b"x"]
+        with pytest.raises(LimitExceeded, match="body of 4194305 bytes, the limit here is 4194304"):
+            await client.exchange("/v1/join", body, {}, size_max=1000)
+    stranger = await Stranger.join(stage.url)
+    async with raw_connection(stranger.shard.url) as (reader, writer):
+        head = "".join(f"{name}: {value}\r\n" for name, value in stranger.headers.items())
+        writer.write(
+            f"POST /v1/push HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {10**12}\r\n\r\n".encode()
+        )
+        answer = await reader.readuntil(b"}")
+        assert b"429" in answer
+        assert b"body of 1000000000000 bytes" in answer
+    await honest_work(stage, 1)
+    await check_applied(stage, stranger, 1)
+
+
+async def test_a_body_that_stalls_is_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_STALL_S", 0.2)
+    async with raw_connection(stage.url) as (reader, writer):
+        writer.write(b"POST /v1/join HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        answer = await reader.readuntil(b"}")
+        assert b"400" in answer
+        assert b"body stalled after 1 bytes" in answer
+
+
+async def test_json_that_is_not_a_message_names_the_field(stage: Stage) -> None:
+    async with raw_connection(stage.url) as (reader, writer):
+        body = b'{"arrays": 3, "fingerprint": ""}'
+        writer.write(
+            b"POST /v1/join HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        answer = await reader.readuntil(b"}")
+        assert b"bad Join message" in answer
+        assert b"$.arrays" in answer
+
+
+async def test_refusals_reach_the_report(tmp_path: Path) -> None:
+    async with Stage(counting_job(), tmp_path / "run", shards=1) as stage:
+        stranger = await Stranger.join(stage.url)
+        await stranger.post(stranger.push(np.full(LENGTH, np.nan, np.float32)))
+        await honest_work(stage, 1)
+        await stop_job(stage.url)
+    assert stage.report["records"] == {"applied": 1, "duplicate": 0, "refused": 1}
+    (shard,) = stage.report["shards"]
+    assert shard["refused_by_replica"] == {str(stranger.replica): 1}

@@ -1,0 +1,147 @@
+"""A coordinator's core and the messages roles send it, in as few words as tests need."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pydownpour.coordinator.core import Core
+from pydownpour.job import Job, Work
+from pydownpour.optimizers import SGD
+from pydownpour.policy import Downpour
+from pydownpour.wire.messages import (
+    Complete,
+    CompleteAnswer,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    Joined,
+    LeaseAnswer,
+    LeaseRequest,
+    Leave,
+    ReplicaStats,
+    ShardAssigned,
+    ShardHello,
+    ShardStats,
+    UnitEntry,
+)
+
+
+def make_job(
+    *, work: Work | None = None, warm_start: int = 0, name: str = "sample", length: int = 64
+) -> Job:
+    """A job of one parameter array ``w`` and a scalar ``b``."""
+    return Job(
+        parameters={"w": np.arange(length, dtype=np.float32), "b": np.float32(7)},
+        optimizer=SGD(lr=0.5),
+        policy=Downpour(warm_start=warm_start),
+        data=work,
+        name=name,
+    )
+
+
+class Cast:
+    """A core and everybody who talks to it; ``now`` is what the tests say it is."""
+
+    def __init__(self, job: Job | None = None, *, shards: int = 2, expected: int = 0) -> None:
+        self.job = job if job is not None else make_job(work=Work(10, unit=4, passes=2))
+        self.now = 100.0
+        self.core = Core(self.job, shards=shards, now=self.now, expected_replicas=expected)
+
+    def hello(self, nonce: str, *, index: int | None = None) -> ShardAssigned:
+        return self.core.hello(
+            ShardHello(url=f"http://{nonce}", nonce=nonce, index=index, pid=1), self.now
+        )
+
+    def shard_beat(self, index: int, **counts: object) -> HeartbeatAnswer:
+        stats = ShardStats(index=index, ready=True, **counts)  # type: ignore[arg-type]
+        return self.core.heartbeat(
+            Heartbeat(role="shard", id=index, epoch=1, shard=stats), self.now
+        )
+
+    def shards_ready(self) -> None:
+        for index in range(len(self.core.slots)):
+            self.hello(f"shard-{index}", index=index)
+            self.shard_beat(index)
+
+    def join(self, name: str = "", *, replica: int = 0, nonce: str = "") -> Joined:
+        return self.core.join(
+            Join(
+                arrays=self.job.layout.entries(),
+                fingerprint=self.job.layout.fingerprint,
+                name=name,
+                replica=replica,
+                nonce=nonce,
+            ),
+            self.now,
+        )
+
+    def beat(self, replica: int, incarnation: int = 1, **counts: object) -> HeartbeatAnswer:
+        stats = ReplicaStats(**counts)  # type: ignore[arg-type]
+        return self.core.heartbeat(
+            Heartbeat(
+                role="replica",
+                id=replica,
+                incarnation=incarnation,
+                replica=stats,
+                rss_peak_bytes=1000 * replica,
+            ),
+            self.now,
+        )
+
+    def lease(
+        self, replica: int, count: int = 1, *, incarnation: int = 1, held: list[int] | None = None
+    ) -> LeaseAnswer:
+        return self.core.lease(
+            LeaseRequest(replica=replica, incarnation=incarnation, count=count, held=held),
+            self.now,
+        )
+
+    def complete(
+        self, replica: int, *units: UnitEntry, incarnation: int = 1, loss: float | None = 1.0
+    ) -> CompleteAnswer:
+        return self.core.complete(
+            Complete(
+                replica=replica,
+                incarnation=incarnation,
+                units=[
+                    Completion(
+                        number=unit.number,
+                        unit=unit.unit,
+                        lease=unit.lease,
+                        samples=unit.stop - unit.start,
+                        loss=loss,
+                    )
+                    for unit in units
+                ],
+            ),
+            self.now,
+        )
+
+    def leave(self, replica: int, incarnation: int = 1, **counts: object) -> HeartbeatAnswer:
+        stats = ReplicaStats(**counts)  # type: ignore[arg-type]
+        return self.core.leave(
+            Leave(replica=replica, incarnation=incarnation, stats=stats), self.now
+        )
+
+    def pass_time(self, seconds: float, *, beating: tuple[int, ...] = ()) -> None:
+        """Sweep every quarter second; shards and the named replicas send heartbeats meanwhile."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 0.25, end)
+            for slot in self.core.slots:
+                if slot.state == "ready":
+                    self.shard_beat(slot.index)
+            for replica in beating:
+                member = self.core.members.get(replica)
+                assert member is not None
+                self.beat(replica, member.incarnation)
+            self.core.tick(self.now)
+
+    def finish_all(self, replica: int) -> None:
+        """One replica does all the work there is."""
+        while units := self.lease(replica, 4).units:
+            self.complete(replica, *units)
+
+    def events(self, *kinds: str) -> list[dict[str, object]]:
+        return [event for event in self.core.events if event["event"] in kinds]

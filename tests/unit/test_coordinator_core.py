@@ -1,0 +1,432 @@
+"""The coordinator's decisions: who is let in, what fails the job, when it is over."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from pydownpour import limits
+from pydownpour.coordinator import view
+from pydownpour.errors import (
+    ClosedError,
+    ConfigError,
+    Fenced,
+    JobFailed,
+    LayoutMismatch,
+    NotReady,
+    RemoteProtocolError,
+)
+from pydownpour.job import Work
+from pydownpour.layout import ArrayEntry
+from pydownpour.wire import messages
+from pydownpour.wire.messages import Heartbeat, Join, ShardHello, Status
+from tests.fakes.coordination import Cast, make_job
+
+
+def running(**options: object) -> Cast:
+    """A job whose shards are ready and that replica 1 has joined."""
+    cast = Cast(**options)  # type: ignore[arg-type]
+    cast.shards_ready()
+    cast.join("one")
+    return cast
+
+
+# -- starting -----------------------------------------------------------------------------------
+
+
+def test_it_says_for_whom_it_waits_all_the_way() -> None:
+    cast = Cast(expected=4)
+    assert cast.core.reason(cast.now) == "waiting for shards 0, 1 to start"
+    cast.hello("a")
+    assert "shard 1 to start and shard 0 to load" in cast.core.reason(cast.now)
+    with pytest.raises(NotReady, match="the job waits for shard 1 to start and shard 0 to load"):
+        cast.join()
+    cast.shard_beat(0)
+    cast.hello("b")
+    cast.shard_beat(1)
+    assert cast.core.reason(cast.now) == "waiting for a replica to join (4 expected)"
+    assert cast.core.state == "waiting"
+    joined = cast.join("one")
+    assert cast.core.state == "running"
+    assert cast.core.reason(cast.now) == ""
+    assert [e.url for e in joined.shards] == ["http://a", "http://b"]
+    assert sum(e.len for e in joined.shards) == cast.job.layout.len
+    assert joined.work == messages.WorkEntry(len=10, unit=4, passes=2, shuffle=True, seed=0)
+
+
+def test_a_hello_is_told_its_elements() -> None:
+    cast = Cast()
+    first, second = cast.hello("a"), cast.hello("b")
+    assert (first.start, first.len + second.len) == (0, cast.job.layout.len)
+    assert second.start == first.len
+    assert first.optimizer == [("sgd", {"lr": 0.5})]
+    assert cast.hello("a") == first, "a lost answer is given again"
+
+
+@pytest.mark.parametrize(("low", "high"), [(2, 3), (0, 0)])
+def test_protocols_that_do_not_meet_name_both_ranges(low: int, high: int) -> None:
+    cast = Cast()
+    cast.shards_ready()
+    join = Join(arrays=[], fingerprint="", protocol_min=low, protocol_max=high)
+    with pytest.raises(ConfigError, match=f"replica speaks protocol {low} to {high}.*1 to 1"):
+        cast.core.join(join, cast.now)
+    with pytest.raises(ConfigError, match=f"shard speaks protocol {low} to {high}"):
+        cast.core.hello(ShardHello(url="", protocol_min=low, protocol_max=high), cast.now)
+
+
+def test_other_parameters_are_refused_by_name_even_before_the_shards_are_there() -> None:
+    cast = Cast()
+    arrays = [
+        ArrayEntry(name="b", shape=(), dtype="float32"),
+        ArrayEntry(name="w", shape=(63,), dtype="float32"),
+    ]
+    with pytest.raises(LayoutMismatch, match=r"parameter 'w' is w float32\[63\] at replica 'r'"):
+        cast.core.join(Join(arrays=arrays, fingerprint="x", name="r"), cast.now)
+    ours = cast.job.layout.entries()
+    with pytest.raises(ConfigError, match="not that of its own arrays"):
+        cast.core.join(Join(arrays=ours, fingerprint="x"), cast.now)
+    assert len(cast.core.members) == 0
+
+
+def test_a_replica_without_a_layout_of_its_own_gets_the_jobs() -> None:
+    cast = running()
+    joined = cast.core.join(Join(arrays=[], fingerprint=""), cast.now)
+    assert joined.arrays == cast.job.layout.entries()
+
+
+def test_a_dtype_the_replica_cannot_send() -> None:
+    cast = Cast()
+    cast.shards_ready()
+    join = Join(arrays=[], fingerprint="", wire_dtypes=["float16"])
+    with pytest.raises(ConfigError, match="sends gradients as float32, the replica can send float"):
+        cast.core.join(join, cast.now)
+
+
+def test_more_shards_than_stripes() -> None:
+    with pytest.raises(ConfigError, match="use at most 5 shards"):
+        Cast(shards=6)
+
+
+# -- work ---------------------------------------------------------------------------------------
+
+
+def test_work_goes_out_comes_back_and_ends_the_job() -> None:
+    cast = running()
+    cast.finish_all(1)
+    assert cast.core.state == "evaluating"
+    assert cast.core.reason(cast.now) == "all 2 passes are complete"
+    assert cast.lease(1).done
+    assert [e["number"] for e in cast.events("pass")] == [1, 2]
+    assert list(cast.core.passes_due) == [0, 1]
+    assert cast.core.samples_done == 20
+
+
+def test_a_warm_start_lets_one_replica_work_alone() -> None:
+    cast = running(job=make_job(work=Work(10, unit=4, passes=2), warm_start=8))
+    cast.join("two")
+    refused = cast.lease(2)
+    assert refused.units == []
+    assert "replica 1 trains alone" in refused.reason
+    assert refused.wait_s > 0
+    cast.complete(1, *cast.lease(1, 2).units)
+    assert cast.lease(2).units
+
+
+def test_the_next_in_line_warms_up_when_the_first_dies() -> None:
+    cast = running(job=make_job(work=Work(100, unit=4), warm_start=8))
+    cast.join("two")
+    cast.pass_time(limits.DEAD_S + 0.5, beating=(2,))
+    assert cast.lease(2).units
+
+
+def test_waits_grow_with_the_crowd() -> None:
+    cast = running(job=make_job(work=Work(4, unit=4)))
+    cast.lease(1)
+    assert cast.lease(1).wait_s == limits.LEASE_RETRY_S
+    for _ in range(300):
+        cast.join()
+    assert cast.lease(2).wait_s == pytest.approx(0.301)
+
+
+def test_a_repeated_completion_is_not_drawn_twice() -> None:
+    cast = running()
+    (unit,) = cast.lease(1).units
+    assert cast.complete(1, unit).counted == [True]
+    assert cast.complete(1, unit).counted == [True]
+    assert len(cast.core.progress.curve.points) == 1
+
+
+def test_losses_that_are_not_finite_are_counted_not_drawn() -> None:
+    cast = running()
+    (unit,) = cast.lease(1).units
+    cast.complete(1, unit, loss=math.nan)
+    assert cast.core.progress.curve.points == []
+    assert cast.core.progress.curve.not_finite == 1
+
+
+def test_a_job_without_work_says_so() -> None:
+    cast = running(job=make_job())
+    with pytest.raises(ConfigError, match="declares no work"):
+        cast.lease(1)
+
+
+def test_units_never_lent_are_a_protocol_error() -> None:
+    cast = running()
+    (unit,) = cast.lease(1).units
+    with pytest.raises(RemoteProtocolError):
+        cast.complete(1, msgspec.structs.replace(unit, unit=2))
+
+
+# -- trouble ------------------------------------------------------------------------------------
+
+
+def test_a_dead_replicas_units_go_to_others_within_the_limit() -> None:
+    cast = running(job=make_job(work=Work(4, unit=4)))
+    cast.join("two")
+    (lost,) = cast.lease(1).units
+    assert "at replica 1" in cast.lease(2).reason
+    cast.pass_time(limits.DEAD_S + 0.5, beating=(2,))
+    (again,) = cast.lease(2).units
+    assert again.unit == lost.unit
+    (dead,) = cast.events("dead")
+    assert dead["units_returned"] == [[0, 0]]
+    assert [e["replica"] for e in cast.events("suspect")] == [1]
+
+
+def test_a_dead_replica_that_wakes_goes_on_and_its_work_counts_if_it_is_first() -> None:
+    cast = running()
+    cast.join("two")
+    (unit,) = cast.lease(1).units
+    cast.pass_time(limits.DEAD_S + 0.5, beating=(2,))
+    cast.lease(2, 4)
+    answer = cast.beat(1)
+    assert not answer.fenced
+    assert cast.events("alive")[0]["was"] == "dead"
+    assert cast.complete(1, unit).counted == [True]
+    assert cast.events("late completion")[0]["counted"] is True
+
+
+def test_a_replica_that_comes_back_fences_its_past_and_returns_its_units() -> None:
+    cast = running()
+    (unit,) = cast.lease(1).units
+    assert cast.join(replica=1).incarnation == 2
+    assert cast.events("rejoin")[0]["units_returned"] == [[0, 0]]
+    old = cast.beat(1, incarnation=1)
+    assert old.fenced
+    assert "incarnation 2" in old.reason
+    with pytest.raises(Fenced):
+        cast.complete(1, unit, incarnation=1)
+    with pytest.raises(Fenced):
+        cast.lease(1, incarnation=1)
+    assert cast.lease(1, incarnation=2).units[0].unit == unit.unit
+
+
+def test_a_goodbye_returns_units_at_once_and_fences() -> None:
+    cast = running()
+    cast.lease(1, 2)
+    cast.leave(1, steps=9)
+    assert cast.events("leave")[0]["units_returned"] == [[0, 0], [0, 1]]
+    assert cast.beat(1).fenced
+    assert cast.beat(77).fenced
+    cast.leave(1, steps=0)
+    assert len(cast.events("leave")) == 1
+    assert cast.core.reason(cast.now) == (
+        "no replica was heard for 0 s; 6 units are left; waiting for one to join"
+    )
+
+
+def test_a_lease_ends_by_itself_while_the_coordinator_doubts_deaths() -> None:
+    cast = running(job=make_job(work=Work(4, unit=4)), shards=1)
+    for _ in range(3):
+        cast.join()
+    cast.lease(1)
+    cast.pass_time(limits.LEASE_S - 1)
+    assert "fell silent at once" in cast.core.reason(cast.now)
+    assert len(cast.events("doubt")) == 1
+    assert cast.events("dead") == []
+    cast.pass_time(2.0)
+    assert cast.events("lease expired")[0]["replica"] == 1
+
+
+def test_its_own_stall_blames_nobody() -> None:
+    cast = running()
+    cast.lease(1)
+    cast.core.tick(cast.now)
+    cast.now += 50
+    cast.core.tick(cast.now)
+    assert cast.events("stall")[0]["seconds"] == 50
+    assert cast.events("dead", "suspect", "lease expired", "failure") == []
+    cast.pass_time(limits.DEAD_S + 0.5)
+    assert [e["replica"] for e in cast.events("dead")] == [1]
+
+
+def test_a_dead_shard_ends_a_running_job_in_words() -> None:
+    cast = running(shards=2)
+    for _ in range(16):
+        cast.now += 0.25
+        cast.beat(1)
+        cast.shard_beat(0)
+        cast.core.tick(cast.now)
+    assert cast.core.state == "failed"
+    reason = cast.core.reason(cast.now)
+    assert reason.startswith("shard 1 (pid 1, http://shard-1) died: no sign of life for 3.")
+    assert "start the job anew" in reason
+    with pytest.raises(JobFailed, match="shard 1"):
+        cast.join()
+    with pytest.raises(JobFailed):
+        cast.hello("new", index=1)
+    assert cast.beat(1).state == "failed"
+    assert cast.shard_beat(1).fenced
+
+
+def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
+    cast = Cast()
+    cast.shards_ready()
+    for _ in range(16):
+        cast.now += 0.25
+        cast.shard_beat(0)
+        cast.core.tick(cast.now)
+    assert cast.core.state == "waiting"
+    assert "shard 1 to start" in cast.core.reason(cast.now)
+    assert cast.hello("new").index == 1
+    cast.shard_beat(1)
+    assert cast.join().shards[1].url == "http://new"
+
+
+def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
+    cast = Cast()
+    cast.hello("a")
+    cast.pass_time(limits.JOIN_PATIENCE_S - 1)
+    assert cast.events("dead") == []
+    cast.core.loading(0, cast.now)
+    cast.pass_time(limits.JOIN_PATIENCE_S - 1)
+    assert cast.events("dead") == []
+    cast.pass_time(2)
+    assert "did not load within" in str(cast.events("dead")[0]["reason"])
+    assert "shards 0, 1 to start" in cast.core.reason(cast.now)
+    with pytest.raises(ConfigError, match="has not said hello"):
+        cast.core.loading(0, cast.now)
+
+
+def test_a_shard_of_another_epoch_is_fenced() -> None:
+    cast = running()
+    answer = cast.core.heartbeat(Heartbeat(role="shard", id=0, epoch=2), cast.now)
+    assert answer.fenced
+
+
+def test_refusals_are_told_once_each_with_their_number() -> None:
+    cast = running()
+    cast.shard_beat(1, refused_by_replica={1: 2})
+    cast.shard_beat(1, refused_by_replica={1: 2})
+    cast.shard_beat(1, refused_by_replica={1: 5, 4: 1})
+    told = [(e["shard"], e["replica"], e["records"], e["total"]) for e in cast.events("refusal")]
+    assert told == [(1, 1, 2, 2), (1, 1, 3, 5), (1, 4, 1, 1)]
+
+
+def test_a_quiet_job_says_so_and_goes_on() -> None:
+    cast = running(job=make_job(work=Work(4, unit=4)))
+    cast.pass_time(limits.QUIET_S + 1)
+    assert cast.core.state == "running"
+    assert "no replica was heard for 31 s; 1 units are left" in cast.core.reason(cast.now)
+    cast.join()
+    assert cast.core.reason(cast.now) == ""
+
+
+def test_events_nobody_takes_away_are_only_counted() -> None:
+    cast = running()
+    for _ in range(limits.EVENTS_QUEUED_MAX + 5):
+        cast.core.note_event(cast.now, "x")
+    assert len(cast.core.events) == limits.EVENTS_QUEUED_MAX
+    assert cast.core.events_dropped > 0
+
+
+# -- the end ------------------------------------------------------------------------------------
+
+
+def test_without_work_the_job_ends_when_everybody_left() -> None:
+    cast = running(job=make_job(), expected=2)
+    cast.leave(1)
+    cast.pass_time(1)
+    assert cast.core.state == "running", "the second is still expected"
+    cast.join("two")
+    cast.pass_time(1, beating=(2,))
+    cast.leave(2)
+    cast.pass_time(0.25)
+    assert cast.core.state == "evaluating"
+    assert cast.core.reason(cast.now) == "every replica has left"
+
+
+def test_without_work_a_crashed_replica_has_time_to_come_back() -> None:
+    cast = running(job=make_job())
+    cast.join("two")
+    cast.leave(1)
+    cast.pass_time(limits.LEASE_S - 1)
+    assert cast.core.state == "running"
+    cast.pass_time(2)
+    assert cast.core.state == "evaluating"
+
+
+def test_without_work_losses_come_from_heartbeats() -> None:
+    cast = running(job=make_job())
+    cast.beat(1, samples=10, loss=2.0)
+    cast.beat(1, samples=10, loss=2.0)
+    cast.beat(1, samples=30, loss=1.0)
+    assert [(s, loss) for _, s, loss in cast.core.progress.curve.points] == [(10, 2.0), (30, 1.0)]
+    assert cast.core.samples_done == 30
+
+
+def test_after_the_end_nobody_is_let_in_and_everybody_is_told() -> None:
+    cast = running()
+    cast.finish_all(1)
+    with pytest.raises(ClosedError, match="job sample is over: all 2 passes are complete"):
+        cast.join()
+    assert cast.beat(1).state == "evaluating"
+    cast.core.conclude(cast.now)
+    assert not cast.core.everyone_knows()
+    assert cast.beat(1).state == "done"
+    cast.shard_beat(0)
+    assert not cast.core.everyone_knows()
+    cast.shard_beat(1)
+    assert cast.core.everyone_knows()
+
+
+def test_a_stop_keeps_its_reason_and_a_second_end_changes_nothing() -> None:
+    cast = running()
+    cast.core.finish("stopped: lunch", cast.now)
+    cast.core.finish("other", cast.now)
+    assert cast.core.reason(cast.now) == "stopped: lunch"
+    assert cast.lease(1).done
+    cast.core.conclude(cast.now)
+    cast.core.fail("too late", cast.now)
+    assert cast.core.state == "done"
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_shard_may_die_once_its_parameters_are_read(secured: bool) -> None:
+    cast = running()
+    cast.finish_all(1)
+    cast.leave(1)
+    cast.core.parameters_secured = secured
+    for _ in range(16):
+        cast.now += 0.25
+        cast.shard_beat(0)
+        cast.core.tick(cast.now)
+    assert cast.core.state == ("evaluating" if secured else "failed")
+
+
+def test_the_status_survives_the_wire_whatever_was_reported() -> None:
+    cast = running()
+    (unit,) = cast.lease(1).units
+    cast.complete(1, unit, loss=math.inf)
+    cast.beat(1, loss=math.nan, steps=3)
+    cast.now += 1
+    shown = view.status(cast.core, cast.now, run_folder="runs/x", report=None)
+    assert messages.decode(Status, messages.encode(shown)) == shown
+    assert (shown.units_done, shown.units, shown.samples_done, shown.samples) == (1, 6, 4, 20)
+    assert (shown.passes, shown.pass_number) == (2, 0)
+    (replica,) = shown.replicas
+    assert (replica.state, replica.units, replica.samples, replica.age_s) == ("live", 1, 4, 1.0)
+    assert (replica.stats.steps, replica.stats.loss) == (3, None)
+    assert [(s.index, s.state) for s in shown.shards] == [(0, "ready"), (1, "ready")]

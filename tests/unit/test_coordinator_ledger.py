@@ -1,0 +1,200 @@
+"""Directed cases of the work ledger; the random ones are in tests/property/test_ledger.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pydownpour import limits
+from pydownpour.coordinator.ledger import Ledger
+from pydownpour.errors import ConfigError, RemoteProtocolError
+from pydownpour.wire.messages import UnitEntry, WorkEntry
+
+
+def ledger(length: int = 10, unit: int = 4, passes: int = 1, **options: Any) -> Ledger:
+    work = WorkEntry(len=length, unit=unit, passes=passes, shuffle=False, seed=0)
+    return Ledger(work, **{"lease_s": 10.0, "leases_max": 4, **options})
+
+
+def take(books: Ledger, replica: int, now: float = 0.0, count: int = 1) -> list[UnitEntry]:
+    return list(books.lease(replica, 1, count, now).units)
+
+
+def record(books: Ledger, replica: int, unit: UnitEntry) -> bool:
+    return books.record(replica, unit.number, unit.unit, unit.lease).counted
+
+
+def test_units_cover_the_pass_in_order_and_the_last_is_shorter() -> None:
+    units = take(ledger(), 1, count=4)
+    assert [(u.start, u.stop) for u in units] == [(0, 4), (4, 8), (8, 10)]
+    assert [u.lease for u in units] == [1, 2, 3]
+
+
+def test_who_is_second_is_told_that_it_was_not_needed() -> None:
+    books = ledger()
+    (slow,) = take(books, 1)
+    assert [lease.unit for lease in books.expire(10.0)] == [0]
+    (again,) = take(books, 2, 10.0)
+    assert (again.unit, again.lease) == (0, 2)
+    assert record(books, 2, again)
+    late = books.record(1, slow.number, slow.unit, slow.lease)
+    assert not late.counted
+    assert "completed by another" in late.reason
+    assert books.account(1).refused == 1
+    assert (books.units_done, books.samples_done) == (1, 4)
+    assert books.audit() == []
+
+
+def test_a_late_completion_counts_while_the_unit_is_open_and_ends_the_other_lease() -> None:
+    books = ledger()
+    (slow,) = take(books, 1)
+    books.expire(10.0)
+    (again,) = take(books, 2, 10.0)
+    assert record(books, 1, slow)
+    assert books.open_leases == ()
+    assert not record(books, 2, again)
+    assert books.account(1).units == 1
+
+
+def test_a_completion_of_a_returned_unit_counts_and_it_is_not_lent_again() -> None:
+    books = ledger()
+    (unit,) = take(books, 1)
+    books.expire(10.0)
+    assert record(books, 1, unit)
+    assert [u.unit for u in take(books, 2, 10.0, 4)] == [1, 2]
+
+
+def test_a_heartbeat_keeps_leases_alive_and_only_its_own() -> None:
+    books = ledger()
+    take(books, 1)
+    take(books, 2)
+    books.renew(1, 1, 9.0)
+    books.renew(2, 7, 9.0)  # another incarnation does not renew
+    assert [lease.replica for lease in books.expire(10.0)] == [2]
+    assert [lease.replica for lease in books.expire(19.0)] == [1]
+
+
+def test_a_repeated_completion_gets_the_same_answer_for_a_while() -> None:
+    books = ledger(100, 1)
+    (first,) = take(books, 1)
+    assert record(books, 1, first)
+    assert books.record(1, 0, 0, first.lease).repeated
+    for _ in range(90):
+        (unit,) = take(books, 1)
+        record(books, 1, unit)
+    forgotten = books.record(1, 0, 0, first.lease)
+    assert not forgotten.repeated
+    assert not forgotten.counted
+    assert books.units_done == 91
+
+
+def test_the_next_pass_begins_while_stragglers_of_the_last_compute() -> None:
+    books = ledger(8, 4, passes=2)
+    (straggler,) = take(books, 1)
+    others = take(books, 2, count=4)
+    assert [(u.number, u.unit) for u in others] == [(0, 1), (1, 0), (1, 1)]
+    for unit in others:
+        record(books, 2, unit)
+    assert books.passes_finished == 1
+    assert not books.complete
+    assert books.pass_number == 0, "the oldest open pass is shown"
+    assert books.record(1, 0, straggler.unit, straggler.lease).finished == 0
+    assert books.complete
+
+
+def test_who_finds_nothing_is_told_who_holds_what() -> None:
+    books = ledger(8, 4)
+    take(books, 1, 0.0)
+    take(books, 2, 1.0)
+    waiting = books.lease(3, 1, 1, 3.5)
+    assert not waiting.done
+    assert waiting.reason == (
+        "nothing left to lend; waiting for unit 0 of pass 1 at replica 1 for 3.5 s, "
+        "unit 1 of pass 1 at replica 2 for 2.5 s"
+    )
+    many = ledger(8, 1)
+    take(many, 1, count=4)
+    take(many, 2, count=4)
+    assert many.lease(3, 1, 1, 0.0).reason.endswith("and 5 more")
+
+
+def test_no_replica_hoards() -> None:
+    books = ledger(100, 1)
+    assert len(take(books, 1, count=99)) == 4
+    assert "LEASES_PER_REPLICA_MAX" in books.lease(1, 1, 1, 0.0).reason
+
+
+def test_a_pass_that_does_not_end_bounds_how_many_are_open() -> None:
+    books = ledger(1, 1, passes=5, passes_open_max=2)
+    take(books, 1)
+    (second,) = take(books, 2)
+    assert second.number == 1
+    assert "waiting for unit 0 of pass 1 at replica 1" in books.lease(3, 1, 1, 0.0).reason
+
+
+def test_lost_leases_are_offered_again_and_first() -> None:
+    books = ledger()
+    (known,) = take(books, 1)
+    (lost,) = take(books, 1)
+    again = books.lease(1, 1, 1, 0.0, held=[known.lease])
+    assert again.units == (lost,)
+    assert books.lease(1, 1, 2, 0.0, held=[]).units == (known, lost)
+
+
+def test_everything_done_is_said_to_all() -> None:
+    books = ledger(4, 4)
+    (unit,) = take(books, 1)
+    assert books.record(1, 0, 0, unit.lease).finished == 0
+    answer = books.lease(2, 1, 1, 0.0)
+    assert answer.done
+    assert "complete" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "lease"),
+    [(1, 0, 1), (-1, 0, 1), (0, 3, 1), (0, -1, 1), (0, 1, 1), (0, 2, 1), (0, 0, 9), (0, 0, 0)],
+)
+def test_what_was_never_lent_cannot_be_completed(number: int, unit: int, lease: int) -> None:
+    books = ledger()
+    take(books, 1)
+    with pytest.raises(RemoteProtocolError, match="replica 1 completed unit"):
+        books.record(1, number, unit, lease)
+    assert books.units_done == 0
+
+
+def test_nobody_completes_by_anothers_lease() -> None:
+    books = ledger()
+    (mine,) = take(books, 1)
+    with pytest.raises(RemoteProtocolError, match="that lease is replica 1's"):
+        record(books, 2, mine)
+
+
+@pytest.mark.parametrize("field", ["len", "unit", "passes"])
+def test_impossible_work_is_refused(field: str) -> None:
+    values = {"len": 4, "unit": 4, "passes": 1, field: 0}
+    with pytest.raises(ConfigError, match=f"{field}=0"):
+        Ledger(WorkEntry(shuffle=True, seed=0, **values))
+
+
+def test_too_many_units_name_the_limit() -> None:
+    with pytest.raises(ConfigError, match="UNITS_MAX"):
+        ledger(limits.UNITS_MAX + 1, 1)
+
+
+def test_memory_is_a_bit_a_unit() -> None:
+    books = ledger(limits.UNITS_MAX, 1)
+    take(books, 1)
+    assert len(books._open[0].done) == limits.UNITS_MAX // 8
+    assert len(books._leases) == 1
+
+
+def test_the_audit_sees_a_cooked_book() -> None:
+    books = ledger()
+    (unit,) = take(books, 1)
+    record(books, 1, unit)
+    books._open[0].done[0] = 0b111
+    books.account(1).samples += 1
+    words = "; ".join(books.audit())
+    for part in ("a lent unit is in no place", "3 bits, 1 counted", "samples"):
+        assert part in words

@@ -1,0 +1,174 @@
+"""Ids, incarnations and shard places."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydownpour import limits
+from pydownpour.coordinator.membership import Membership
+from pydownpour.coordinator.slots import Slots
+from pydownpour.errors import ConfigError, Fenced, LimitExceeded, NotReady, RemoteProtocolError
+from pydownpour.layout import partition
+from pydownpour.wire.messages import Join, ReplicaStats, ShardHello, ShardStats
+
+
+def join(*, name: str = "", replica: int = 0, nonce: str = "") -> Join:
+    return Join(arrays=[], fingerprint="", name=name, replica=replica, nonce=nonce)
+
+
+def test_ids_start_at_one_and_are_never_given_twice() -> None:
+    members = Membership()
+    first = members.register(join(), 0.0).member
+    members.leave(first.id, 1, None)
+    second = members.register(join(), 0.0).member
+    assert (first.id, second.id) == (1, 2)
+    assert [m.name for m in members] == ["replica-1", "replica-2"]
+
+
+def test_coming_back_is_a_new_incarnation_that_fences_the_old() -> None:
+    members = Membership()
+    members.register(join(name="a"), 0.0)
+    again = members.register(join(replica=1), 1.0)
+    assert again.rejoined
+    assert (again.member.id, again.member.incarnation, again.member.joins) == (1, 2, 2)
+    assert again.member.name == "a"
+    with pytest.raises(Fenced, match="incarnation 2 took its place"):
+        members.check(1, 1, 1.0)
+    assert members.check(1, 2, 1.0) is again.member
+
+
+def test_a_join_whose_answer_was_lost_is_answered_alike() -> None:
+    members = Membership()
+    first = members.register(join(nonce="x"), 0.0)
+    again = members.register(join(nonce="x"), 1.0)
+    assert again.repeated
+    assert again.member is first.member
+    assert again.member.incarnation == 1
+    assert not members.register(join(nonce="y"), 1.0).repeated
+
+
+def test_after_a_goodbye_the_same_process_may_join_anew() -> None:
+    members = Membership()
+    members.register(join(nonce="x"), 0.0)
+    members.leave(1, 1, None)
+    again = members.register(join(nonce="x"), 1.0)
+    assert not again.repeated
+    assert again.member.id == 2
+
+
+def test_an_older_incarnations_nonce_opens_nothing() -> None:
+    members = Membership()
+    members.register(join(nonce="x"), 0.0)
+    members.register(join(replica=1, nonce="y"), 1.0)
+    stray = members.register(join(nonce="x"), 2.0)
+    assert not stray.repeated
+    assert stray.member.id == 2
+
+
+def test_a_supervisor_may_choose_ids_and_others_are_given_around_them() -> None:
+    members = Membership()
+    assert [members.register(join(replica=n), 0.0).member.id for n in (3, 1, 0, 0)] == [3, 1, 2, 4]
+    assert [m.id for m in members] == [1, 2, 3, 4], "always ascending"
+    assert members.present == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["a" * 65, "a b", "../x", "é", "a/b", "a\n"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(ConfigError, match="must be 1 to 64 of the characters"):
+        Membership().register(join(name=name), 0.0)
+
+
+@pytest.mark.parametrize("replica", [-1, limits.REPLICAS_MAX + 1])
+def test_ids_that_cannot_be(replica: int) -> None:
+    with pytest.raises(ConfigError, match="REPLICAS_MAX"):
+        Membership().register(join(replica=replica), 0.0)
+
+
+def test_too_many_replicas() -> None:
+    members = Membership(replicas_max=2)
+    members.register(join(), 0.0)
+    members.register(join(), 0.0)
+    with pytest.raises(LimitExceeded, match="REPLICAS_MAX"):
+        members.register(join(), 0.0)
+    assert members.register(join(replica=2), 0.0).rejoined, "an old id is still welcome"
+
+
+def test_counts_add_up_over_incarnations() -> None:
+    members = Membership()
+    member = members.register(join(), 0.0).member
+    member.current = ReplicaStats(steps=5, staleness={0: 3, 2: 1}, loss=9.0, wait_s=1.5)
+    members.register(join(replica=1), 1.0)
+    assert member.stats.steps == 5
+    member.current = ReplicaStats(steps=2, staleness={2: 4}, loss=1.0)
+    assert member.stats.steps == 7
+    assert member.stats.staleness == {0: 3, 2: 5}
+    assert member.stats.loss == 1.0
+    assert member.stats.wait_s == 1.5
+
+
+def test_who_left_or_never_came_is_fenced_and_goodbye_may_be_repeated() -> None:
+    members = Membership()
+    members.register(join(), 0.0)
+    members.leave(1, 1, ReplicaStats(steps=3))
+    members.leave(1, 1, ReplicaStats(steps=0))
+    assert members.where(lambda m: m.state == "left")[0].stats.steps == 3
+    with pytest.raises(Fenced, match="has left"):
+        members.check(1, 1, 0.0)
+    for number in (2, 0):
+        with pytest.raises(Fenced, match="never joined"):
+            members.check(number, 1, 0.0)
+    with pytest.raises(Fenced, match="not a member"):
+        members.leave(1, 2, None)
+
+
+def slots(count: int = 2) -> Slots:
+    return Slots(partition(1000, count))
+
+
+def hello(nonce: str, index: int | None = None) -> ShardHello:
+    return ShardHello(url=f"http://{nonce}", nonce=nonce, index=index)
+
+
+def test_shards_get_free_places_or_the_wanted_one() -> None:
+    places = slots(3)
+    assert places.place(hello("b", 1), 0.0, running=False)[0].index == 1
+    assert places.place(hello("a"), 0.0, running=False)[0].index == 0
+    assert places.waiting_for() == "shard 2 to start and shards 0, 1 to load parameters"
+    assert places.place(hello("a"), 1.0, running=False) == (places.get(0), True)
+    assert [e.start for e in places.entries] == [s.start for s in places]
+
+
+def test_a_place_that_is_taken() -> None:
+    places = slots()
+    places.place(hello("a", 0), 0.0, running=False)
+    with pytest.raises(NotReady, match=r"shard 0 .* has that place and was heard 1.5 s ago"):
+        places.place(hello("x", 0), 1.5, running=False)
+    with pytest.raises(ConfigError, match="has that place"):
+        places.place(hello("x", 0), 1.5, running=True)
+    with pytest.raises(ConfigError, match=r"outside this job of 2 shards \(0 to 1\)"):
+        places.place(hello("x", 2), 0.0, running=False)
+    places.place(hello("b"), 0.0, running=False)
+    with pytest.raises(ConfigError, match="2 shards are all there"):
+        places.place(hello("x"), 0.0, running=False)
+
+
+def test_ready_once_and_dead_for_good_only_when_it_may_hold_updates() -> None:
+    places = slots()
+    places.place(hello("a", 0), 0.0, running=False)
+    assert places.heard(0, ShardStats(ready=False), 0.0)[1] is False
+    assert places.heard(0, ShardStats(ready=True), 0.0)[1] is True
+    assert places.heard(0, ShardStats(ready=True), 0.0)[1] is False
+    assert places.lost(0, holds_updates=False).state == "missing"
+    with pytest.raises(Fenced, match="lost its place"):
+        places.heard(0, None, 0.0)
+    assert places.place(hello("b", 0), 0.0, running=False)[0].state == "loading"
+    assert places.lost(0, holds_updates=True).state == "dead"
+    with pytest.raises(RemoteProtocolError, match="no shard 7"):
+        places.heard(7, None, 0.0)
+
+
+def test_a_shard_that_never_loads_is_overdue() -> None:
+    places = slots()
+    places.place(hello("a", 0), 0.0, running=False)
+    assert places.overdue(limits.JOIN_PATIENCE_S - 1) == []
+    assert [s.index for s in places.overdue(limits.JOIN_PATIENCE_S)] == [0]

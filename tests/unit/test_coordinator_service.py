@@ -1,0 +1,468 @@
+"""The coordinator service without sockets: its handlers are called, its shards are faked."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from pydownpour import limits
+from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.evaluation import metrics_of
+from pydownpour.coordinator.recorder import Recorder
+from pydownpour.coordinator.service import CoordinatorService, initial_parameters, serve_coordinator
+from pydownpour.coordinator.shards import ShardReader
+from pydownpour.errors import ConfigError, ConnectFailed, RemoteProtocolError
+from pydownpour.job import Job, Work
+from pydownpour.layout import Flat, Layout, Partition, ShardEntry
+from pydownpour.net.access import Access, Bind
+from pydownpour.net.server import Call
+from pydownpour.optimizers import SGD
+from pydownpour.storage.rundir import RunFolder
+from pydownpour.wire import messages
+from pydownpour.wire.messages import (
+    Complete,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    Join,
+    Joined,
+    LeaseAnswer,
+    LeaseRequest,
+    Leave,
+    Message,
+    ReplicaStats,
+    ShardAssigned,
+    ShardHello,
+    ShardStats,
+    Status,
+    Stop,
+)
+from tests.fakes.coordination import make_job
+from tests.fakes.disk import FakeDisk
+
+
+class FakeShards(ShardReader):
+    """Parameters count how often they were read; the first ``failures`` reads fail."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.failures = 0
+
+    async def parameters(
+        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+    ) -> Flat:
+        self.reads += 1
+        if self.failures:
+            self.failures -= 1
+            raise ConnectFailed("shard 0 is away")
+        return np.full(layout.len, self.reads, np.float32)
+
+    async def stats(self, shard: ShardEntry) -> ShardStats:
+        if shard.index == 1:
+            raise ConnectFailed("shard 1 is away")
+        return ShardStats(index=shard.index, ready=True, lsn=12, pushes=3)
+
+
+class House:
+    """A service and the roles that call its handlers."""
+
+    def __init__(self, job: Job | None = None, *, disk: FakeDisk | None = None) -> None:
+        self.job = job if job is not None else make_job(work=Work(8, unit=4, passes=2))
+        self.disk = disk if disk is not None else FakeDisk()
+        self.shards = FakeShards()
+        now = asyncio.get_running_loop().time()
+        self.core = Core(self.job, shards=2, now=now)
+        self.service = CoordinatorService(
+            self.core,
+            initial=initial_parameters(self.job),
+            reader=self.shards,
+            recorder=Recorder(self.core, RunFolder("run", files=self.disk)),
+            random=random.Random(0),
+        )
+        self.handlers = {(r.method, r.path): r.handler for r in self.service.routes()}
+        self.running: asyncio.Task[dict[str, Any]] | None = None
+
+    async def ask(self, method: str, path: str, body: bytes = b"", **query: str) -> Any:
+        return await self.handlers[method, path](Call(body, query, {}, "test"))
+
+    async def post(self, path: str, message: Message) -> Any:
+        return await self.ask("POST", path, messages.encode(message))
+
+    async def begin(self) -> None:
+        """Two shards load, one replica joins."""
+        self.running = asyncio.create_task(self.service.run())
+        for index in range(2):
+            hello = ShardHello(url=f"http://{index}", nonce=str(index))
+            assigned: ShardAssigned = await self.post("/v1/shard", hello)
+            body = await self.ask("GET", "/v1/initial", shard=str(index))
+            whole = self.job.layout.pack(self.job.parameters)
+            part = whole[assigned.start : assigned.start + assigned.len]
+            assert np.frombuffer(body, "<f4").tolist() == part.tolist()
+            await self.shard_beat(index)
+        joined: Joined = await self.post("/v1/join", Join(arrays=[], fingerprint="", name="r"))
+        assert joined.replica == 1
+
+    async def shard_beat(self, index: int) -> HeartbeatAnswer:
+        stats = ShardStats(index=index, ready=True, lsn=5, pushes=3)
+        answer: HeartbeatAnswer = await self.post(
+            "/v1/heartbeat", Heartbeat(role="shard", id=index, epoch=1, shard=stats)
+        )
+        return answer
+
+    async def work(self, units: int = 99) -> LeaseAnswer:
+        """The replica computes up to so many units; returns the last answer."""
+        while True:
+            answer: LeaseAnswer = await self.post(
+                "/v1/lease", LeaseRequest(replica=1, incarnation=1)
+            )
+            if not answer.units or units == 0:
+                return answer
+            units -= 1
+            (unit,) = answer.units
+            done = Completion(
+                number=unit.number, unit=unit.unit, lease=unit.lease, samples=4, loss=0.5
+            )
+            await self.post("/v1/complete", Complete(replica=1, incarnation=1, units=[done]))
+
+    async def leave(self) -> None:
+        stats = ReplicaStats(steps=4, samples=16, units=4, pushes_sent=3, pushes_acked=3)
+        await self.post("/v1/leave", Leave(replica=1, incarnation=1, stats=stats))
+
+    async def beat_to_the_end(self) -> dict[str, Any]:
+        """Shards send heartbeats until the service has returned."""
+        assert self.running is not None
+        while not self.running.done():
+            await self.shard_beat(0)
+            await self.shard_beat(1)
+            await asyncio.sleep(0)
+        return await self.running
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.disk.files["run/events.jsonl"].splitlines()]
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Let the loop run until something is so; the test's timeout is its patience."""
+    while not reached():
+        await asyncio.sleep(0.001)
+
+
+async def test_a_whole_job_from_hello_to_report() -> None:
+    job = make_job(work=Work(8, unit=4, passes=2))
+    seen: list[float] = []
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> dict[str, float]:
+        assert parameters["w"].shape == (64,)
+        assert parameters["b"].shape == ()
+        seen.append(float(parameters["b"]))
+        return {"accuracy": 0.25 * len(seen), "loss": 1.0}
+
+    house = House(job)
+    await house.begin()
+    await house.work(2)
+    await until(lambda: len(house.core.progress.evaluations) == 1)
+    assert (await house.work()).done
+    await house.leave()
+    report = await house.beat_to_the_end()
+
+    assert report["state"] == "done"
+    assert report["accuracy"] == 0.25 * len(seen)
+    assert [e["number"] for e in report["evaluations"]] == [1, 2]
+    assert (report["samples"], report["units"], report["passes"]) == (16, 4, 2)
+    assert report["pushes"]["sent"] == report["pushes"]["applied"] == 3
+    assert [s["lsn"] for s in report["shards"]] == [12, 5], "asked last, or as last heard"
+    assert report["replicas"][0]["state"] == "left"
+    assert report["storage"] == "ok"
+    stored = house.disk.files
+    assert json.loads(stored["run/report.json"]) == json.loads(messages._encoder.encode(report))
+    kept = safetensors.numpy.load(stored["run/parameters.safetensors"])
+    assert kept["b"].item() == seen[-1] == house.shards.reads
+    kinds = [event["event"] for event in house.events()]
+    for kind in ("start", "shard", "shard ready", "join", "pass", "evaluation", "leave", "end"):
+        assert kind in kinds
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    assert "run/events.jsonl" in house.disk.synced
+    status: Status = await house.ask("GET", "/v1/status")
+    assert status.report == report
+    assert status.run_folder == "run"
+    assert await house.ask("GET", "/healthz") == "ok"
+
+
+async def test_the_end_waits_for_goodbyes_so_that_counts_are_final() -> None:
+    house = House()
+    await house.begin()
+    await house.work()
+    assert house.core.state == "evaluating"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert house.shards.reads == 0, "replica 1 may still push what it has accrued"
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["replicas"][0]["steps"] == 4
+
+
+async def test_patience_with_a_replica_that_does_not_leave_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LEAVE_PATIENCE_S", 0.01)
+    monkeypatch.setattr(limits, "NOTICE_S", 0.01)
+    house = House()
+    await house.begin()
+    await house.work()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "done"
+    assert report["replicas"][0]["state"] == "live"
+
+
+async def test_a_slow_evaluation_skips_passes_but_never_the_last() -> None:
+    job = make_job(work=Work(4, unit=4, passes=6))
+    gate, entered = asyncio.Event(), asyncio.Event()
+    calls: list[float] = []
+
+    @job.evaluate
+    async def evaluate(parameters: dict[str, Any]) -> float:
+        calls.append(float(parameters["b"]))
+        entered.set()
+        await gate.wait()
+        return 0.5
+
+    house = House(job)
+    await house.begin()
+    await house.work(1)
+    await entered.wait()
+    await house.work()
+    await house.leave()
+    gate.set()
+    report = await house.beat_to_the_end()
+    assert [e["number"] for e in report["evaluations"]] == [1, 6]
+    assert report["accuracy"] == 0.5
+    assert calls == [1.0, 2.0]
+
+
+async def test_an_evaluation_that_raises_is_shown_and_fails_nothing() -> None:
+    job = make_job(work=Work(4, unit=4, passes=1))
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> float:
+        return 1 / 0
+
+    house = House(job)
+    await house.begin()
+    await house.work()
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "done"
+    assert "accuracy" not in report
+    (error,) = report["evaluation_errors"]
+    assert error.startswith("evaluation after pass 1: ZeroDivisionError: division by zero (")
+    assert "test_coordinator_service.py" in error
+    assert error in report["reason"]
+    assert "evaluation failed" in [event["event"] for event in house.events()]
+
+
+@pytest.mark.parametrize(
+    ("result", "metrics", "dropped"),
+    [
+        (0.5, {"accuracy": 0.5}, []),
+        (np.float32(0.5), {"accuracy": 0.5}, []),
+        (np.array(2), {"accuracy": 2.0}, []),
+        ({"loss": 1, "x": np.float64(2)}, {"loss": 1.0, "x": 2.0}, []),
+        ({"loss": float("nan"), "x": 1}, {"x": 1.0}, ["loss=nan"]),
+        ({}, {}, []),
+    ],
+)
+def test_what_evaluations_may_return(
+    result: object, metrics: dict[str, float], dropped: list[str]
+) -> None:
+    assert metrics_of(result) == (metrics, dropped)
+
+
+@pytest.mark.parametrize("result", [None, "0.5", {"a": "1"}, {1: 1.0}, [1.0, 2.0], {"a": None}])
+def test_what_evaluations_may_not_return(result: object) -> None:
+    with pytest.raises(TypeError, match="evaluate returned"):
+        metrics_of(result)
+
+
+async def test_the_final_parameters_are_asked_for_again() -> None:
+    house = House()
+    house.shards.failures = 1
+    await house.begin()
+    await house.work()
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "done"
+    assert house.shards.reads == 2
+
+
+async def test_parameters_that_cannot_be_read_fail_the_job_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.0)
+    house = House()
+    house.shards.failures = 1000
+    await house.begin()
+    await house.work()
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "failed"
+    assert "could not read the final parameters: shard 0 is away" in report["reason"]
+    assert "run/parameters.safetensors" not in house.disk.files
+    assert json.loads(house.disk.files["run/report.json"])["state"] == "failed"
+
+
+async def test_a_stop_ends_early_and_keeps_what_was_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STOP_PATIENCE_S", 0.0)
+    house = House()
+    await house.begin()
+    await house.work(1)
+    answer: HeartbeatAnswer = await house.post("/v1/stop", Stop(reason="lunch"))
+    assert (answer.state, answer.reason) == ("evaluating", "stopped: lunch")
+    assert (await house.work()).done
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert (report["state"], report["reason"]) == ("done", "stopped: lunch")
+    assert report["samples"] == 4
+    assert report["audit"] == []
+    assert "run/parameters.safetensors" in house.disk.files
+
+
+async def test_a_stop_before_any_shard_reads_nothing() -> None:
+    house = House()
+    running = asyncio.create_task(house.service.run())
+    await house.post("/v1/stop", Stop())
+    report = await running
+    assert report["reason"] == "stopped"
+    assert house.shards.reads == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+async def test_a_full_disk_does_not_end_training(code: int) -> None:
+    disk = FakeDisk()
+    disk.break_with(code)
+    house = House(disk=disk)
+    await house.begin()
+    await house.work()
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "done"
+    assert errno.errorcode[code] in report["storage"]
+    assert disk.files == {}
+
+
+async def test_interrupted_it_keeps_what_it_knows() -> None:
+    house = House()
+    await house.begin()
+    await house.work(1)
+    assert house.running is not None
+    house.running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await house.running
+    kept = json.loads(house.disk.files["run/report.json"])
+    assert (kept["state"], kept["reason"], kept["units"]) == ("failed", "interrupted", 1)
+    assert house.events()[-1]["event"] == "end"
+    left = [t.get_name() for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+    assert left == []
+
+
+async def test_a_fault_of_our_own_ends_the_job_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+
+    def broken(now: float) -> None:
+        raise ValueError("boom")
+
+    monkeypatch.setattr(house.core, "tick", broken)
+    report = await house.service.run()
+    assert report["state"] == "failed"
+    assert report["reason"] == "internal error in sweep: ValueError('boom')"
+
+
+async def test_waits_are_spread_by_the_injected_randomness() -> None:
+    house = House()
+    await house.begin()
+    for _ in range(4):
+        await house.post("/v1/lease", LeaseRequest(replica=1, incarnation=1))
+    await house.post("/v1/join", Join(arrays=[], fingerprint=""))
+    waits = set()
+    for _ in range(5):
+        answer = await house.post("/v1/lease", LeaseRequest(replica=2, incarnation=1))
+        assert answer.units == []
+        waits.add(answer.wait_s)
+        assert 0.75 <= answer.wait_s / limits.LEASE_RETRY_S <= 1.25
+    assert len(waits) == 5
+    assert house.running is not None
+    house.running.cancel()
+    await asyncio.gather(house.running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("shard", ["", "x", "-1", "²", "2"])
+async def test_initial_parameters_of_no_shard(shard: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        await House().ask("GET", "/v1/initial", shard=shard)
+
+
+async def test_initial_parameters_go_only_to_shards_that_said_hello() -> None:
+    house = House()
+    with pytest.raises(ConfigError, match="has not said hello"):
+        await house.ask("GET", "/v1/initial", shard="0")
+    await house.begin()
+    with pytest.raises(ConfigError, match="the job runs"):
+        await house.ask("GET", "/v1/initial", shard="0")
+    assert house.running is not None
+    house.running.cancel()
+    await asyncio.gather(house.running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_initial_parameters_that_are_not_finite_are_named(value: float) -> None:
+    job = Job(
+        parameters={"a": np.zeros(2, np.float32), "bad": np.array([0.0, value])},
+        optimizer=SGD(lr=1.0),
+    )
+    with pytest.raises(ConfigError, match=r"initial parameter bad float64\[2\] holds NaN"):
+        initial_parameters(job)
+
+
+@pytest.mark.parametrize("path", ["/v1/join", "/v1/lease", "/v1/heartbeat", "/v1/shard"])
+async def test_malformed_bodies_are_protocol_errors(path: str) -> None:
+    for body in (b"", b"{", b"[]", b'{"replica": "x"}'):
+        with pytest.raises(RemoteProtocolError, match="bad .* message"):
+            await House().ask("POST", path, body)
+
+
+Serve = Callable[..., Awaitable[dict[str, Any]]]
+
+
+async def test_on_a_real_socket_it_announces_its_url_and_a_bad_folder_stops_it_first() -> None:
+    heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    disk = FakeDisk()
+    options: dict[str, Any] = {
+        "shards": 1,
+        "bind": Bind(),
+        "access": Access(),
+        "run_folder": "run",
+        "random": random.Random(0),
+        "files": disk,
+        "reader": FakeShards(),
+    }
+    serving = asyncio.create_task(
+        serve_coordinator(make_job(), announce=heard.set_result, **options)
+    )
+    assert (await heard).startswith("http://127.0.0.1:")
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    disk.break_with(errno.EROFS)
+    with pytest.raises(ConfigError, match="cannot make the run folder run"):
+        await serve_coordinator(make_job(), announce=lambda url: None, **options)
