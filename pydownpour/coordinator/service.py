@@ -175,7 +175,8 @@ class CoordinatorService:
             self._initial = None
         if core.passes_due:
             core.passes_due.clear()
-            self._evaluator.request()
+            if not core.is_over:  # the last pass is evaluated on the final parameters
+                self._evaluator.request()
         self._news.set()
 
     def _lease(self, message: LeaseRequest, now: float) -> LeaseAnswer:

@@ -33,6 +33,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._replaced: asyncio.BaseProtocol | None = None
+        self._is_asyncio = True
         self._closed = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -67,7 +68,8 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
 
     def take_over(self, transport: asyncio.BaseTransport) -> None:
         """Replace the protocol of a transport with this one."""
-        transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from asyncio's
+        self._is_asyncio = isinstance(transport, asyncio.Transport)  # uvloop's are not
+        transport = cast(asyncio.Transport, transport)
         self._replaced = transport.get_protocol()
         self._transport = transport
         transport.set_write_buffer_limits(high=limits.WRITE_HIGH_WATER)
@@ -108,7 +110,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
             return
         views = [memoryview(buffer) for buffer in buffers]  # all that asyncio takes
         self.bytes_sent += sum(view.nbytes for view in views)
-        if isinstance(transport, asyncio.Transport):
+        if self._is_asyncio:
             # asyncio's own writelines joins the buffers to one (until 3.12), or does not tell us
             # when its buffer is full (from then on).
             for view in views:

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import final
 
 from pydownpour import _core, limits
-from pydownpour.errors import LimitExceeded
+from pydownpour.errors import Fenced, LimitExceeded
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import from_wire
 from pydownpour.policy.base import Policy, PushInfo

@@ -47,6 +47,13 @@ class ComputeModel:
         return (self.base_s + self.per_sample_s * samples) * slow * factor
 
 
+def charged_samples(unit: Unit | None, samples: int | None) -> int:
+    """How many samples a step is charged for: as many as were said, or the last batch's."""
+    if samples is not None:
+        return samples
+    return unit.batch_len if unit is not None else 1
+
+
 @final
 class ChargedReplica:
     """A replica whose steps take virtual time: what the user's function gets in a simulation."""
@@ -74,8 +81,6 @@ class ChargedReplica:
         samples: int | None = None,
     ) -> None:
         """As :meth:`Replica.step`, after the time the gradient took."""
-        count = samples
-        if count is None:
-            count = self._unit.batch_len if self._unit is not None else 1
+        count = charged_samples(self._unit, samples)
         await asyncio.sleep(self._model.seconds(count, self._host.slow, self._rng))
         await self._replica.step(gradients, loss=loss, samples=samples)

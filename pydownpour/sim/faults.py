@@ -113,11 +113,10 @@ class Storm:
         """Storm, heal, and fail the world if it is not done in time."""
         plan, world = self.plan, self.world
         doses = [asyncio.create_task(self._dose(dose)) for dose in self.doses]
-        await asyncio.sleep(plan.storm_s)
-        tasks = [*doses, *self._strikes]
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await asyncio.sleep(plan.storm_s)
+        finally:
+            ends = await self._stop([*doses, *self._strikes])
         self.heal()
         for end in ends:
             if isinstance(end, Exception):
@@ -127,6 +126,11 @@ class Storm:
             f"not done {plan.settle_s:g} virtual seconds after the last fault was healed; "
             f"alive: {', '.join(world.processes.live) or 'nobody'}"
         )
+
+    async def _stop(self, tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
+        for task in tasks:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _dose(self, dose: Dose) -> None:
         while True:
@@ -358,7 +362,8 @@ async def join(storm: Storm, host: Host, seconds: float) -> None:
 
 async def leave(storm: Storm, host: Host, seconds: float) -> None:
     """A replica is asked to stop, says goodbye and is not started again."""
-    if len(storm.targets("replicas")) > 1:
+    staying = [h for h in storm.targets("replicas") if h.name not in storm.world.leaving]
+    if host in staying and len(staying) > 1:
         storm.struck("leave", host)
         storm.world.stop_replica(host.name)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import heapq
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from pydownpour.errors import DownpourError
+from pydownpour.errors import ConfigError, DownpourError
 from pydownpour.sim.actor import Actor, Life, current, owner
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class _TimerHandle(events.TimerHandle):
     """The same, later. Equal times run in the order they were made."""
 
     __slots__ = ("_actor", "_order")
+    _when: float
 
     def __init__(
         self,
@@ -110,14 +112,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self._events_max, self._virtual_s_max = events_max, virtual_s_max
         self.events = 0
         self._selector = self  # BaseEventLoop asks it for I/O events; there never are any
-        self._clock_resolution = 1e-9  # type: ignore[misc]
+        self._clock_resolution = 1e-9
         self.set_exception_handler(self._on_error)
         self.on_instant: Callable[[], None] | None = None
         """Called when all that happens at one moment has happened, before time goes on."""
+        self._charged_s = 0.0
         self.errors: list[str] = []
         """What live processes let escape; a check looks at it."""
 
-    # -- time ------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
@@ -153,7 +156,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nobody sleeps, so nobody must be woken."""
 
-    # -- callbacks -------------------------------------------------------------------------------
+    # -- callbacks ---------------------------------------------------------------------------------
 
     def _call_soon(
         self,
@@ -213,20 +216,32 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Run it now: the core never calls back, so nobody can tell."""
+        """Run it now: the core never calls back, so nobody can tell.
+
+        What it charges (see :meth:`charge`) is how much later its answer comes.
+        """
         future: asyncio.Future[T] = self.create_future()
+        self._charged_s = 0.0
         try:
-            future.set_result(func(*args))
+            answer: Callable[[], None] = functools.partial(future.set_result, func(*args))
         except Exception as error:
-            future.set_exception(error)
+            answer = functools.partial(future.set_exception, error)
+        if self._charged_s:
+            self.call_later(self._charged_s, lambda: None if future.done() else answer())
+        else:
+            answer()
         return future
+
+    def charge(self, seconds: float) -> None:
+        """A blocking call that runs in the executor takes so many virtual seconds more."""
+        self._charged_s += seconds
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """There is none."""
 
-    # -- sockets: the network's ---------------------------------------------------------------------
+    # -- sockets: the network's --------------------------------------------------------------------
 
-    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """Names of hosts and addresses alike lead to the simulated network."""
         return self.network.getaddrinfo(host, port)
 
@@ -234,15 +249,15 @@ class SimLoop(asyncio.BaseEventLoop):
         """Connect over the simulated network; the real socket is only a name for it."""
         await self.network.connect(sock, str(address[0]), int(address[1]))
 
-    async def create_connection(  # type: ignore[override]
+    async def create_connection(
         self, protocol_factory: Callable[[], Any], *args: Any, sock: Any = None, **options: Any
     ) -> tuple[Any, Any]:
         """Wrap a connected socket."""
         if options.get("ssl"):
-            raise NotImplementedError("simulated networks are plain; leave TLS out")
+            raise ConfigError("simulated networks are plain; leave TLS out")
         return self.network.client_transport(sock, protocol_factory)
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self,
         protocol_factory: Callable[[], Any],
         host: Any = None,
@@ -251,7 +266,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> Any:
         """Listen on the running process's host."""
         if options.get("ssl"):
-            raise NotImplementedError("simulated networks are plain; leave TLS out")
+            raise ConfigError("simulated networks are plain; leave TLS out")
         return self.network.listen(protocol_factory, port)
 
     # -- errors ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import itertools
 import random
 import socket
 from collections import deque
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from pydownpour.sim.actor import Actor, Life, current
+from pydownpour.sim.disk import SimDisk
 from pydownpour.sim.loop import SimLoop
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.transport import SimTransport
@@ -60,6 +62,7 @@ class Host:
         """Its processes compute this much slower."""
         self.is_up = True
         """False after a power cut, until a process starts on it again."""
+        self.disk: SimDisk | None = None
         self.listening: dict[int, _Listener] = {}
 
 
@@ -87,6 +90,10 @@ class _Listener(asyncio.AbstractServer):
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The world's."""
         return self.network.loop
+
+    async def serve_forever(self) -> None:
+        """Until cancelled."""
+        await asyncio.Event().wait()
 
     async def start_serving(self) -> None:
         """It does already."""
@@ -245,7 +252,7 @@ class Network:
             self._rng.randrange(1, len(payload)) for _ in range(self._rng.randrange(slices_max))
         )
         bounds = [0, *cuts, len(payload)]
-        return [payload[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True) if b > a]
+        return [payload[a:b] for a, b in itertools.pairwise(bounds) if b > a]
 
     def _send_piece(self, source: SimTransport, payload: bytes | None) -> None:
         here, there = source.actor.host, source.peer.actor.host
@@ -287,7 +294,7 @@ class Network:
     def _is_cut(self, here: Host, there: Host) -> bool:
         return (here.name, there.name) in self.cut
 
-    # -- faults --------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------
 
     def cut_path(self, here: str, there: str) -> None:
         """Nothing passes from one host to another until healed; senders do not notice."""
@@ -333,6 +340,8 @@ class Network:
             if actor.host.listening.get(port) is not None:
                 actor.host.listening.pop(port)
         actor.host.is_up = not silently
+        if silently and actor.host.disk is not None:
+            actor.host.disk.power_cut()
         for transport in list(actor.transports):
             if not silently:
                 self.reset(transport)

@@ -9,7 +9,6 @@ from typing import Any, final
 from pydownpour.sim.actor import Actor, Life
 from pydownpour.sim.network import Host, Network
 
-
 UNWIND_S = 600.0
 """Virtual seconds leftover frames may take to end."""
 

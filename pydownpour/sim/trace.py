@@ -24,9 +24,7 @@ class Trace:
         keep: Remember events, to show the first that differs between two runs.
     """
 
-    def __init__(
-        self, on_line: Callable[[str], None] | None = None, *, keep: bool = False
-    ) -> None:
+    def __init__(self, on_line: Callable[[str], None] | None = None, *, keep: bool = False) -> None:
         self._hash = hashlib.blake2b(digest_size=HASH_DIGITS // 2)
         self._on_line = on_line
         self._names: dict[str, int] = {}

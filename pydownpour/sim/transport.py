@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -226,8 +227,13 @@ class SimTransport(asyncio.Transport):
         self._inbox.clear()
         self.actor.transports.pop(self, None)
         self.connection.end_lost()
-        if self.actor.life is not Life.DEAD and self._protocol is not None:
+        if self._protocol is None:
+            return
+        if self.actor.life is not Life.DEAD:
             self._protocol.connection_lost(error)
+        else:  # for the end of the world, when leftover frames wait for it
+            told = functools.partial(self._context.run, self._protocol.connection_lost, error)
+            self.actor.held.append(told)
 
     @property
     def context(self) -> contextvars.Context:

@@ -27,8 +27,10 @@ from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import ShardService, run_shard
 from pydownpour.sim.actor import Actor, Life, current
+from pydownpour.sim.baton import run_plain
 from pydownpour.sim.checks import Checks
 from pydownpour.sim.compute import ChargedReplica, ComputeModel
+from pydownpour.sim.disk import SimDisk
 from pydownpour.sim.faults import Plan
 from pydownpour.sim.loop import SimLoop
 from pydownpour.sim.network import Host, LinkModel, Network
@@ -38,6 +40,8 @@ from pydownpour.sim.trace import Trace
 
 PORT = 7000
 """Every role's port, each on its own host."""
+RUN_FOLDER = "run"
+"""The coordinator's, on its simulated disk."""
 RESTART_S = 1.0
 """A crashed replica comes back after this long, doubling up to ten times it."""
 
@@ -92,9 +96,7 @@ class World:
     ) -> None:
         self.job, self.settings, self.oracle = job, settings, oracle
         self.trace = trace or Trace()
-        self.loop = SimLoop(
-            events_max=settings.events_max, virtual_s_max=settings.virtual_s_max
-        )
+        self.loop = SimLoop(events_max=settings.events_max, virtual_s_max=settings.virtual_s_max)
         self.network = Network(self.loop, self.stream("network"), self.trace)
         self.processes = Processes(self.network)
         self.coordinator: CoordinatorService | None = None
@@ -112,6 +114,8 @@ class World:
         self.wall_s = 0.0
         self.virtual_s = 0.0
         self.checks = Checks(self)
+        self.leaving: dict[str, None] = {}
+        """Replicas that were asked to stop: nobody starts them again."""
         self._replicas_added = 0
         self._ids: dict[str, int] = {}
         self._delays: dict[str, float] = {}
@@ -146,6 +150,7 @@ class World:
         settings = self.settings
         self._done = self.loop.create_future()
         coordinator = self._add_host("coordinator")
+        coordinator.disk = SimDisk(self.stream("coordinator/disk"), self.loop.charge)
         self._url = f"http://{coordinator.address}:{PORT}"
         self.processes.start("coordinator", coordinator, self._coordinate, self._coordinated)
         for index in range(settings.shards):
@@ -158,6 +163,7 @@ class World:
         script.add_done_callback(self._script_ended)
         await self._done
         script.cancel()
+        await asyncio.gather(script, return_exceptions=True)
 
     def _add_host(self, name: str) -> Host:
         host = self.network.add_host(name, self.settings.link)
@@ -196,10 +202,11 @@ class World:
             shards=self.settings.shards,
             bind=Bind(host=self.network.hosts["coordinator"].address, port=PORT),
             access=ACCESS,
-            run_folder=None,
+            run_folder=RUN_FOLDER,
             announce=lambda url: None,
             random=self.stream("coordinator"),
             expected_replicas=self.settings.replicas,
+            files=self.network.hosts["coordinator"].disk,
             watch=self._coordinator_made,
         )
 
@@ -288,7 +295,7 @@ class World:
         self.loop.at(self.loop.now + delay_s, self._restart, name)
 
     def _restart(self, name: str) -> None:
-        if self.over or name in self.processes.live:
+        if self.over or name in self.processes.live or name in self.leaving:
             return
         self.restarts += 1
         self._start_replica(name, self.network.hosts[name])
@@ -319,6 +326,7 @@ class World:
         """Ask a replica to leave; nobody starts it again."""
         actor = self.processes.live.get(name)
         if actor is not None:
+            self.leaving[name] = None
             self.processes.terminate(actor)
 
     @property
@@ -365,15 +373,14 @@ class _Charged:
         world = self._world
         rng = world.stream(f"{self._name}/compute/{world.restarts}")
         function = _ghost(world.job) if world.settings.ghost else world.job.train
-        if not inspect.iscoroutinefunction(function):
-            raise ConfigError(
-                "this job's replica function is a plain def; the simulator runs async def only: "
-                "add async and await, or simulate it as a ghost (--ghost)"
-            )
+        model = world.settings.compute
 
         async def train(replica: Replica) -> None:
             world.joined(self._name, replica)
-            await function(ChargedReplica(replica, world.settings.compute, self._host, rng))
+            if inspect.iscoroutinefunction(function):
+                await function(ChargedReplica(replica, model, self._host, rng))
+            else:
+                await run_plain(function, replica, model, self._host, rng)
 
         return train
 
@@ -389,8 +396,6 @@ def _ghost(job: Job) -> Callable[[Any], Coroutine[Any, Any, None]]:
             await replica.step(zeros, samples=len(unit))
 
     return train
-
-
 
 
 @contextlib.contextmanager

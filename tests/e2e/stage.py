@@ -57,7 +57,8 @@ class Stage:
                 random=random.Random(0),
             )
         )
-        await asyncio.wait({heard, self._coordinator}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {heard, self._coordinator}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self._coordinator.done():
             self._coordinator.result()
         self.url = heard.result()

@@ -17,7 +17,16 @@ from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.wire import frames, messages
-from pydownpour.wire.messages import HeartbeatAnswer, Join, Joined, ShardEntry, ShardStats, Stop
+from pydownpour.wire.messages import (
+    HeartbeatAnswer,
+    Join,
+    Joined,
+    Leave,
+    ShardEntry,
+    ShardStats,
+    Status,
+    Stop,
+)
 
 F32 = 1
 
@@ -133,10 +142,21 @@ class Stranger:
             return await client.get("/v1/stats", ShardStats)
 
 
-async def stop_job(url: str, access: Access | None = None) -> None:
-    """End the job early, as an operator would: strangers do not leave."""
+async def dismiss(url: str, access: Access | None = None) -> None:
+    """Say goodbye for every replica, since strangers do not, and end the job."""
     async with Client(url, access=access or Access()) as client:
-        await client.post("/v1/stop", Stop(reason="the test is over"), HeartbeatAnswer)
+        status = await client.get("/v1/status", Status)
+        for replica in status.replicas:
+            goodbye = Leave(replica=replica.id, incarnation=replica.incarnation)
+            await client.post("/v1/leave", goodbye, HeartbeatAnswer)
+        await client.post("/v1/stop", Stop(), HeartbeatAnswer)
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """What comes before the peer closes; a reset is how a close looks with bytes unread."""
+    with contextlib.suppress(ConnectionResetError):
+        return await reader.read()
+    return b""
 
 
 @contextlib.asynccontextmanager

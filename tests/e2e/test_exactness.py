@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import pydownpour as dp
 from pydownpour.optimizers import Part
@@ -15,14 +17,14 @@ from tests.reference import optimizers as twins
 STEPS = 12
 
 
-def gradient(w: np.ndarray, step: int) -> np.ndarray:
+def gradient(w: NDArray[np.float32], step: int) -> NDArray[np.float32]:
     """Any function of the parameters will do: here one that is exact for powers of two."""
     return np.float32(0.5) * w + np.float32(2.0 ** -(step % 4))
 
 
 async def train_through_shards(
-    rule: Part, start: np.ndarray, folder: Path, *, overlap: bool = False
-) -> np.ndarray:
+    rule: Part, start: NDArray[np.float32], folder: Path, *, overlap: bool = False
+) -> NDArray[np.float32]:
     job = dp.Job(
         parameters={"b": start[:7].copy(), "w": start[7:].reshape(-1, 3).copy()},
         optimizer=rule,
@@ -48,9 +50,10 @@ async def train_through_shards(
     return np.concatenate([final["b"].ravel(), final["w"].ravel()])
 
 
-def sequentially(rule: Part, start: np.ndarray) -> np.ndarray:
+def sequentially(rule: Part, start: NDArray[np.float32]) -> NDArray[np.float32]:
     parts = rule.parts()
-    w, state = start, twins.initial(parts, len(start))
+    w = start
+    state = twins.initial(parts, len(start))
     for step in range(STEPS):
         w, state = twins.update(parts, w, gradient(w, step), state, step + 1)
     return w
@@ -67,24 +70,26 @@ def sequentially(rule: Part, start: np.ndarray) -> np.ndarray:
     ],
     ids=lambda rule: rule.name,
 )
-async def test_one_replica_without_overlap_is_sequential_to_the_bit(rule, tmp_path):
+async def test_one_replica_without_overlap_is_sequential_to_the_bit(
+    rule: Any, tmp_path: Path
+) -> None:
     start = np.random.default_rng(5).normal(size=7 + 300).astype(np.float32)
     trained = await train_through_shards(rule, start, tmp_path / "run")
     np.testing.assert_array_equal(trained, sequentially(rule, start))
 
 
-async def test_powers_of_two_stay_exact(tmp_path):
+async def test_powers_of_two_stay_exact(tmp_path: Path) -> None:
     """SGD on values that float32 holds exactly: also equal to exact rational arithmetic."""
     start = np.exp2(np.arange(7 + 300) % 5).astype(np.float32)
     trained = await train_through_shards(dp.SGD(lr=0.5), start, tmp_path / "run")
-    exact = start.astype(np.float64)
+    exact: NDArray[np.float64] = start.astype(np.float64)
     for step in range(STEPS):
         exact = exact - 0.5 * (0.5 * exact + 2.0 ** -(step % 4))
     np.testing.assert_allclose(trained, exact, rtol=2e-7)
     np.testing.assert_array_equal(trained, sequentially(dp.SGD(lr=0.5), start))
 
 
-async def test_the_paper_s_local_step_is_the_shard_s_for_plain_sgd(tmp_path):
+async def test_the_paper_s_local_step_is_the_shard_s_for_plain_sgd(tmp_path: Path) -> None:
     """With overlap one replica runs ahead on its own copy; SGD's local step makes it the same."""
     start = np.exp2(np.arange(7 + 57) % 5).astype(np.float32)
     job = dp.Job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ async def client(server: Server) -> AsyncIterator[Client]:
         yield ready
 
 
-async def test_messages_and_errors_cross(client):
+async def test_messages_and_errors_cross(client: Client) -> None:
     got = await client.post("/v1/answer?why=because", Stop(), HeartbeatAnswer)
     assert got.reason == "because"
     with pytest.raises(Fenced, match="incarnation 4 took your place"):
@@ -135,7 +136,7 @@ async def test_messages_and_errors_cross(client):
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "open sesam\xe9"])
-async def test_every_route_but_healthz_wants_the_token(server, token):
+async def test_every_route_but_healthz_wants_the_token(server: Server, token: str | None) -> None:
     async with Client(server.url, access=Access(token=token)) as stranger:
         await stranger.get("/healthz", HeartbeatAnswer)
         for path in ("/v1/answer", "/v1/fenced", "/v1/count"):
@@ -145,11 +146,11 @@ async def test_every_route_but_healthz_wants_the_token(server, token):
             await stranger.upgrade("/v1/stream", {}, Listener())
 
 
-async def test_tokens_stay_out_of_reprs():
+async def test_tokens_stay_out_of_reprs() -> None:
     assert "sesame" not in repr(TOKEN)
 
 
-async def test_bodies_are_bounded_announced_or_not(client):
+async def test_bodies_are_bounded_announced_or_not(client: Client) -> None:
     assert await client.exchange("/v1/count", [b"x" * 1_000_000], {}, size_max=100) == b"1000000"
     with pytest.raises(LimitExceeded, match="1000001 bytes, the limit here is 1000000"):
         await client.exchange("/v1/count", [b"x" * 1_000_001], {}, size_max=100)
@@ -157,7 +158,7 @@ async def test_bodies_are_bounded_announced_or_not(client):
         await client.post("/v1/small", Stop(reason="y" * 200), HeartbeatAnswer)
 
 
-async def test_a_chunked_body_is_cut_at_the_limit(server):
+async def test_a_chunked_body_is_cut_at_the_limit(server: Server) -> None:
     """Without Content-Length the body is counted as it comes, and its sender is cut off."""
     host, port = server.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
@@ -178,7 +179,7 @@ async def test_a_chunked_body_is_cut_at_the_limit(server):
     writer.transport.abort()
 
 
-async def test_buffers_are_streamed_out(client):
+async def test_buffers_are_streamed_out(client: Client) -> None:
     assert await client.get_bytes("/v1/buffers", size_max=200_000) == b"abcde" + b"f" * 100_000
     with pytest.raises(RemoteProtocolError, match="more than 50 bytes"):
         await client.get_bytes("/v1/buffers", size_max=50)
@@ -186,7 +187,7 @@ async def test_buffers_are_streamed_out(client):
     assert len(got) == 100_005
 
 
-async def test_streams_carry_bytes_both_ways_and_end_cleanly(client):
+async def test_streams_carry_bytes_both_ways_and_end_cleanly(client: Client) -> None:
     stream = Listener()
     await client.upgrade("/v1/stream", {}, stream)
     stream.write(b"hello")
@@ -200,7 +201,7 @@ async def test_streams_carry_bytes_both_ways_and_end_cleanly(client):
 
 
 @pytest.mark.parametrize("poison", [b"bad", b"oops"])
-async def test_a_broken_rule_ends_only_that_stream(client, poison):
+async def test_a_broken_rule_ends_only_that_stream(client: Client, poison: bytes) -> None:
     bad, good = Listener(), Listener()
     await client.upgrade("/v1/stream", {}, bad)
     await client.upgrade("/v1/stream", {}, good)
@@ -212,7 +213,9 @@ async def test_a_broken_rule_ends_only_that_stream(client, poison):
     await good.wait_closed()
 
 
-async def test_an_unknown_protocol_version_is_named_and_a_missing_upgrade_is_told_apart(client):
+async def test_an_unknown_protocol_version_is_named_and_a_missing_upgrade_is_told_apart(
+    client: Client,
+) -> None:
     session = client._open()
     for upgrade, kind in (("pydownpour/99", ConfigError), ("", UpgradeRefused)):
         headers = {"Connection": "Upgrade", "Upgrade": upgrade} if upgrade else {}
@@ -224,7 +227,7 @@ async def test_an_unknown_protocol_version_is_named_and_a_missing_upgrade_is_tol
         assert "pydownpour/" in str(error)
 
 
-async def test_a_page_of_another_site_gets_nothing(server):
+async def test_a_page_of_another_site_gets_nothing(server: Server) -> None:
     async with Client(server.url, access=TOKEN) as client:
         session = client._open()
         async with session.get(
@@ -233,7 +236,7 @@ async def test_a_page_of_another_site_gets_nothing(server):
             assert response.status == 403
 
 
-async def test_network_failures_have_names(server):
+async def test_network_failures_have_names(server: Server) -> None:
     async with Client("http://127.0.0.1:9", access=Access()) as nobody:
         with pytest.raises(ConnectFailed, match="does it run"):
             await nobody.post("/v1/answer", Stop(), HeartbeatAnswer)
@@ -255,7 +258,7 @@ async def test_network_failures_have_names(server):
     rude.close()
 
 
-async def test_a_port_in_use_names_itself(server):
+async def test_a_port_in_use_names_itself(server: Server) -> None:
     bind = Bind.parse(server.url.removeprefix("http://"))
     with pytest.raises(ConfigError, match=rf"{bind} is in use"):
         async with make_server(bind=bind):
@@ -270,12 +273,12 @@ async def test_a_port_in_use_names_itself(server):
         (Access(tls=Tls(cert="c", key="k")), "without a token"),
     ],
 )
-def test_a_public_address_needs_token_and_tls(access, lacks):
+def test_a_public_address_needs_token_and_tls(access: Access, lacks: str) -> None:
     with pytest.raises(ConfigError, match=lacks):
         make_server(access, Bind("0.0.0.0"))
 
 
-def test_insecure_must_be_spelt_out():
+def test_insecure_must_be_spelt_out() -> None:
     make_server(Access(insecure=True), Bind("0.0.0.0"))
 
 
@@ -289,7 +292,7 @@ def test_insecure_must_be_spelt_out():
         ("[::1]", "::1", 0),
     ],
 )
-def test_bind_is_read(text, host, port):
+def test_bind_is_read(text: str, host: str, port: int) -> None:
     bind = Bind.parse(text)
     assert (bind.host, bind.port) == (host, port)
     assert bind.is_loopback
@@ -297,12 +300,12 @@ def test_bind_is_read(text, host, port):
 
 
 @pytest.mark.parametrize("text", ["host:port", "host:70000", "[::1]:x"])
-def test_bad_ports_are_refused(text):
+def test_bad_ports_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="0 to 65535"):
         Bind.parse(text)
 
 
-def test_missing_certificates_are_named(tmp_path):
+def test_missing_certificates_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing\.pem"):
         Tls(cert="nothing.pem", key="nothing.key").server_context()
     with pytest.raises(ConfigError, match="both"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from pydownpour.errors import LayoutMismatch, NonFiniteGradient
 from tests.e2e.stage import Proxy, Stage, ones
 
 
-def counting_job(length: int = 1000, **settings) -> dp.Job:
+def counting_job(length: int = 1000, **settings: Any) -> dp.Job:
     """SGD with lr = 1 and gradients of -1: every parameter counts the pushes applied to it."""
     return dp.Job(
         parameters={"w": np.zeros(length, np.float32)}, optimizer=dp.SGD(lr=1.0), **settings
@@ -23,7 +25,9 @@ def counting_job(length: int = 1000, **settings) -> dp.Job:
 
 @pytest.mark.parametrize("own_thread", [False, True], ids=["one loop", "own thread"])
 @pytest.mark.parametrize("push_every", [1, 3])
-async def test_every_push_counts_once_and_every_unit_is_recorded(own_thread, push_every, tmp_path):
+async def test_every_push_counts_once_and_every_unit_is_recorded(
+    own_thread: bool, push_every: int, tmp_path: Path
+) -> None:
     job = counting_job(
         data=dp.Work(96, unit=16, passes=2), policy=dp.Downpour(push_every=push_every)
     )
@@ -47,7 +51,7 @@ async def test_every_push_counts_once_and_every_unit_is_recorded(own_thread, pus
         assert report["pushes"]["sent"] == 48
 
 
-async def test_a_plain_function_runs_in_a_thread(tmp_path):
+async def test_a_plain_function_runs_in_a_thread(tmp_path: Path) -> None:
     job = counting_job(data=dp.Work(40, unit=8))
 
     @job.replica
@@ -63,7 +67,7 @@ async def test_a_plain_function_runs_in_a_thread(tmp_path):
     np.testing.assert_array_equal(stage.parameters()["w"], 10.0)
 
 
-async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path):
+async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     """A proxy cuts every connection a little further on; records are sent again, applied once."""
     proxies: list[Proxy] = []
 
@@ -71,7 +75,7 @@ async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path):
         return 1500 + 977 * number if number <= 12 else None
 
     @contextlib.asynccontextmanager
-    async def before(target: str):
+    async def before(target: str) -> AsyncIterator[str]:
         proxy = Proxy(target, cut_after=cut_after)
         proxies.append(proxy)
         async with proxy.serving() as url:
@@ -93,14 +97,14 @@ async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path):
     assert stage.report["replicas"][0]["reconnects"] >= 10
 
 
-async def test_a_proxy_that_refuses_upgrade_only_makes_it_slower(tmp_path):
+async def test_a_proxy_that_refuses_upgrade_only_makes_it_slower(tmp_path: Path) -> None:
     def without_upgrade(data: bytes) -> bytes:
         return data.replace(b"Upgrade: pydownpour/1\r\n", b"").replace(
             b"Connection: Upgrade\r\n", b""
         )
 
     @contextlib.asynccontextmanager
-    async def before(target: str):
+    async def before(target: str) -> AsyncIterator[str]:
         async with Proxy(target, rewrite=without_upgrade).serving() as url:
             yield url
 
@@ -120,7 +124,7 @@ async def test_a_proxy_that_refuses_upgrade_only_makes_it_slower(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-async def test_gradients_travel_in_the_declared_dtype(dtype, tmp_path):
+async def test_gradients_travel_in_the_declared_dtype(dtype: str, tmp_path: Path) -> None:
     job = counting_job(data=dp.Work(8, unit=4), wire_dtype=dtype)
     value = -1.0009765625 if dtype == "float64" else -0.5
 
@@ -135,7 +139,9 @@ async def test_gradients_travel_in_the_declared_dtype(dtype, tmp_path):
     np.testing.assert_array_equal(stage.parameters()["w"], np.float32(-8 * value))
 
 
-async def test_a_gradient_with_nan_is_dropped_named_and_counted(tmp_path, caplog):
+async def test_a_gradient_with_nan_is_dropped_named_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = counting_job(data=dp.Work(6, unit=6))
 
     @job.replica
@@ -154,7 +160,7 @@ async def test_a_gradient_with_nan_is_dropped_named_and_counted(tmp_path, caplog
     assert stage.report["replicas"][0]["gradients_dropped"] == 3
 
 
-async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path):
+async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path: Path) -> None:
     job = counting_job()
 
     @job.replica
@@ -169,7 +175,7 @@ async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path):
     np.testing.assert_array_equal(stage.parameters()["w"], 0.0)
 
 
-async def test_join_from_an_existing_loop_takes_the_job_s_layout(tmp_path):
+async def test_join_from_an_existing_loop_takes_the_job_s_layout(tmp_path: Path) -> None:
     job = counting_job()
     async with Stage(job, tmp_path / "run") as stage:
         async with dp.join(stage.url) as replica:
@@ -185,8 +191,8 @@ async def test_join_from_an_existing_loop_takes_the_job_s_layout(tmp_path):
     np.testing.assert_array_equal(stage.parameters()["w"], 5.0)
 
 
-async def test_arrays_of_any_strides_and_sizes_can_be_trained(tmp_path: Path):
-    arrays = {
+async def test_arrays_of_any_strides_and_sizes_can_be_trained(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {
         "fortran": np.asfortranarray(np.ones((4, 6))),
         "strided": np.ones((8, 9), np.float32)[::2, ::3],
         "scalar": np.float64(1.0),

@@ -17,7 +17,7 @@ from pydownpour.net.client import Client
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
 from tests.e2e.stage import Stage, ones
-from tests.e2e.stranger import Stranger, raw_connection, stop_job
+from tests.e2e.stranger import Stranger, dismiss, raw_connection, rest_of
 
 LENGTH = 1000
 
@@ -29,10 +29,11 @@ def counting_job() -> dp.Job:
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    """A running job with one shard; afterwards it is stopped and its report is there."""
+    """A running job with one shard and a member that does nothing."""
     async with Stage(counting_job(), tmp_path / "run", shards=1) as stage:
+        await Stranger.join(stage.url)
         yield stage
-        await stop_job(stage.url)
+        await dismiss(stage.url)
 
 
 async def honest_work(stage: Stage, pushes: int) -> None:
@@ -199,7 +200,7 @@ async def test_a_slow_header_is_cut_off_and_others_are_served(
 
             dribbling = asyncio.create_task(dribble())
             await honest_work(stage, 1)
-            assert await reader.read() == b"", "closed without an answer"
+            assert await rest_of(reader) == b"", "closed without an answer"
             dribbling.cancel()
             await asyncio.gather(dribbling, return_exceptions=True)
 
@@ -260,7 +261,7 @@ async def test_refusals_reach_the_report(tmp_path: Path) -> None:
         stranger = await Stranger.join(stage.url)
         await stranger.post(stranger.push(np.full(LENGTH, np.nan, np.float32)))
         await honest_work(stage, 1)
-        await stop_job(stage.url)
+        await dismiss(stage.url)
     assert stage.report["records"] == {"applied": 1, "duplicate": 0, "refused": 1}
     (shard,) = stage.report["shards"]
     assert shard["refused_by_replica"] == {str(stranger.replica): 1}

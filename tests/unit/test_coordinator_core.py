@@ -47,9 +47,9 @@ def test_it_says_for_whom_it_waits_all_the_way() -> None:
     cast.hello("b")
     cast.shard_beat(1)
     assert cast.core.reason(cast.now) == "waiting for a replica to join (4 expected)"
-    assert cast.core.state == "waiting"
+    assert cast.state == "waiting"
     joined = cast.join("one")
-    assert cast.core.state == "running"
+    assert cast.state == "running"
     assert cast.core.reason(cast.now) == ""
     assert [e.url for e in joined.shards] == ["http://a", "http://b"]
     assert sum(e.len for e in joined.shards) == cast.job.layout.len
@@ -115,7 +115,7 @@ def test_more_shards_than_stripes() -> None:
 def test_work_goes_out_comes_back_and_ends_the_job() -> None:
     cast = running()
     cast.finish_all(1)
-    assert cast.core.state == "evaluating"
+    assert cast.state == "evaluating"
     assert cast.core.reason(cast.now) == "all 2 passes are complete"
     assert cast.lease(1).done
     assert [e["number"] for e in cast.events("pass")] == [1, 2]
@@ -269,7 +269,7 @@ def test_a_dead_shard_ends_a_running_job_in_words() -> None:
         cast.beat(1)
         cast.shard_beat(0)
         cast.core.tick(cast.now)
-    assert cast.core.state == "failed"
+    assert cast.state == "failed"
     reason = cast.core.reason(cast.now)
     assert reason.startswith("shard 1 (pid 1, http://shard-1) died: no sign of life for 3.")
     assert "start the job anew" in reason
@@ -288,7 +288,7 @@ def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
         cast.now += 0.25
         cast.shard_beat(0)
         cast.core.tick(cast.now)
-    assert cast.core.state == "waiting"
+    assert cast.state == "waiting"
     assert "shard 1 to start" in cast.core.reason(cast.now)
     assert cast.hello("new").index == 1
     cast.shard_beat(1)
@@ -328,7 +328,7 @@ def test_refusals_are_told_once_each_with_their_number() -> None:
 def test_a_quiet_job_says_so_and_goes_on() -> None:
     cast = running(job=make_job(work=Work(4, unit=4)))
     cast.pass_time(limits.QUIET_S + 1)
-    assert cast.core.state == "running"
+    assert cast.state == "running"
     assert "no replica was heard for 31 s; 1 units are left" in cast.core.reason(cast.now)
     cast.join()
     assert cast.core.reason(cast.now) == ""
@@ -349,12 +349,12 @@ def test_without_work_the_job_ends_when_everybody_left() -> None:
     cast = running(job=make_job(), expected=2)
     cast.leave(1)
     cast.pass_time(1)
-    assert cast.core.state == "running", "the second is still expected"
+    assert cast.state == "running", "the second is still expected"
     cast.join("two")
     cast.pass_time(1, beating=(2,))
     cast.leave(2)
     cast.pass_time(0.25)
-    assert cast.core.state == "evaluating"
+    assert cast.state == "evaluating"
     assert cast.core.reason(cast.now) == "every replica has left"
 
 
@@ -363,9 +363,9 @@ def test_without_work_a_crashed_replica_has_time_to_come_back() -> None:
     cast.join("two")
     cast.leave(1)
     cast.pass_time(limits.LEASE_S - 1)
-    assert cast.core.state == "running"
+    assert cast.state == "running"
     cast.pass_time(2)
-    assert cast.core.state == "evaluating"
+    assert cast.state == "evaluating"
 
 
 def test_without_work_losses_come_from_heartbeats() -> None:
@@ -400,7 +400,7 @@ def test_a_stop_keeps_its_reason_and_a_second_end_changes_nothing() -> None:
     assert cast.lease(1).done
     cast.core.conclude(cast.now)
     cast.core.fail("too late", cast.now)
-    assert cast.core.state == "done"
+    assert cast.state == "done"
 
 
 @pytest.mark.parametrize("secured", [False, True])
@@ -413,7 +413,7 @@ def test_a_shard_may_die_once_its_parameters_are_read(secured: bool) -> None:
         cast.now += 0.25
         cast.shard_beat(0)
         cast.core.tick(cast.now)
-    assert cast.core.state == ("evaluating" if secured else "failed")
+    assert cast.state == ("evaluating" if secured else "failed")
 
 
 def test_the_status_survives_the_wire_whatever_was_reported() -> None:

@@ -57,7 +57,7 @@ def test_a_lone_death_is_noticed_in_the_smallest_jobs(others: list[Watched]) -> 
 def test_when_more_than_half_fall_silent_nothing_changes_and_it_says_so() -> None:
     made = detector(*replicas(1, 2, 3, 4), ("shard", 0))
     for who in (("replica", 4), ("shard", 0)):
-        made.seen(who, 3.0)  # type: ignore[arg-type]
+        made.seen(who, 3.0)
     verdict = made.judge(3.0)
     assert verdict.changes == ()
     assert "3 of 5 roles fell silent at once" in verdict.reason

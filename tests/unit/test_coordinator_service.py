@@ -6,7 +6,7 @@ import asyncio
 import errno
 import json
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,7 @@ class House:
     async def begin(self) -> None:
         """Two shards load, one replica joins."""
         self.running = asyncio.create_task(self.service.run())
+        await asyncio.sleep(0)
         for index in range(2):
             hello = ShardHello(url=f"http://{index}", nonce=str(index))
             assigned: ShardAssigned = await self.post("/v1/shard", hello)
@@ -117,20 +118,23 @@ class House:
         )
         return answer
 
-    async def work(self, units: int = 99) -> LeaseAnswer:
-        """The replica computes up to so many units; returns the last answer."""
-        while True:
-            answer: LeaseAnswer = await self.post(
-                "/v1/lease", LeaseRequest(replica=1, incarnation=1)
-            )
-            if not answer.units or units == 0:
-                return answer
-            units -= 1
+    async def work(self, units: int = 99) -> None:
+        """The replica computes up to so many units, as many as there are."""
+        for _ in range(units):
+            answer = await self.lease()
+            if not answer.units:
+                return
             (unit,) = answer.units
             done = Completion(
                 number=unit.number, unit=unit.unit, lease=unit.lease, samples=4, loss=0.5
             )
             await self.post("/v1/complete", Complete(replica=1, incarnation=1, units=[done]))
+
+    async def lease(self, replica: int = 1) -> LeaseAnswer:
+        answer: LeaseAnswer = await self.post(
+            "/v1/lease", LeaseRequest(replica=replica, incarnation=1)
+        )
+        return answer
 
     async def leave(self) -> None:
         stats = ReplicaStats(steps=4, samples=16, units=4, pushes_sent=3, pushes_acked=3)
@@ -170,7 +174,8 @@ async def test_a_whole_job_from_hello_to_report() -> None:
     await house.begin()
     await house.work(2)
     await until(lambda: len(house.core.progress.evaluations) == 1)
-    assert (await house.work()).done
+    await house.work()
+    assert (await house.lease()).done
     await house.leave()
     report = await house.beat_to_the_end()
 
@@ -293,7 +298,8 @@ def test_what_evaluations_may_not_return(result: object) -> None:
         metrics_of(result)
 
 
-async def test_the_final_parameters_are_asked_for_again() -> None:
+async def test_the_final_parameters_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
     house = House()
     house.shards.failures = 1
     await house.begin()
@@ -308,6 +314,7 @@ async def test_parameters_that_cannot_be_read_fail_the_job_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
     house = House()
     house.shards.failures = 1000
     await house.begin()
@@ -329,7 +336,8 @@ async def test_a_stop_ends_early_and_keeps_what_was_trained(
     await house.work(1)
     answer: HeartbeatAnswer = await house.post("/v1/stop", Stop(reason="lunch"))
     assert (answer.state, answer.reason) == ("evaluating", "stopped: lunch")
-    assert (await house.work()).done
+    await house.work()
+    assert (await house.lease()).done
     await house.leave()
     report = await house.beat_to_the_end()
     assert (report["state"], report["reason"]) == ("done", "stopped: lunch")
@@ -392,11 +400,11 @@ async def test_waits_are_spread_by_the_injected_randomness() -> None:
     house = House()
     await house.begin()
     for _ in range(4):
-        await house.post("/v1/lease", LeaseRequest(replica=1, incarnation=1))
+        await house.lease()
     await house.post("/v1/join", Join(arrays=[], fingerprint=""))
     waits = set()
     for _ in range(5):
-        answer = await house.post("/v1/lease", LeaseRequest(replica=2, incarnation=1))
+        answer = await house.lease(2)
         assert answer.units == []
         waits.add(answer.wait_s)
         assert 0.75 <= answer.wait_s / limits.LEASE_RETRY_S <= 1.25
@@ -437,11 +445,8 @@ def test_initial_parameters_that_are_not_finite_are_named(value: float) -> None:
 @pytest.mark.parametrize("path", ["/v1/join", "/v1/lease", "/v1/heartbeat", "/v1/shard"])
 async def test_malformed_bodies_are_protocol_errors(path: str) -> None:
     for body in (b"", b"{", b"[]", b'{"replica": "x"}'):
-        with pytest.raises(RemoteProtocolError, match="bad .* message"):
+        with pytest.raises(RemoteProtocolError, match=r"bad .* message"):
             await House().ask("POST", path, body)
-
-
-Serve = Callable[..., Awaitable[dict[str, Any]]]
 
 
 async def test_on_a_real_socket_it_announces_its_url_and_a_bad_folder_stops_it_first() -> None:

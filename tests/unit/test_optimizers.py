@@ -1,5 +1,7 @@
 """Optimizer descriptions: what they accept, what they say, what they compile to."""
 
+from typing import Any
+
 import pytest
 
 from pydownpour import _core
@@ -33,7 +35,7 @@ PLANES = {SGD: 0, Momentum: 1, Nesterov: 1, Adagrad: 1, Adam: 2, AdamW: 2}
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_compiles_alone_and_in_a_chain(rule):
+def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
     example = EXAMPLES[rule]
     assert _core.Optimizer(example.parts()).planes == PLANES[rule]
     whole = chain(*(EXAMPLES[part] for part in PARTS), example)
@@ -57,12 +59,12 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule):
         (lambda: WeightDecay(float("inf")), "rate=inf"),
     ],
 )
-def test_numbers_out_of_range_are_named(make, field):
+def test_numbers_out_of_range_are_named(make: Any, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         make()
 
 
-def test_a_chain_ends_in_exactly_one_rule():
+def test_a_chain_ends_in_exactly_one_rule() -> None:
     with pytest.raises(ConfigError, match="must be a rule"):
         chain(Clip(1.0))
     with pytest.raises(ConfigError, match="must be a rule"):
@@ -73,13 +75,14 @@ def test_a_chain_ends_in_exactly_one_rule():
         chain("clip", SGD(0.1))  # type: ignore[arg-type]
 
 
-def test_the_core_refuses_what_it_does_not_know():
-    for parts in ([], [("swim", {"lr": 1.0})], [("sgd", {})], [("sgd", {"lr": 1.0, "x": 1.0})]):
+def test_the_core_refuses_what_it_does_not_know() -> None:
+    bad: list[Any] = [[], [("swim", {"lr": 1.0})], [("sgd", {})], [("sgd", {"lr": 1.0, "x": 1.0})]]
+    for parts in bad:
         with pytest.raises(ValueError, match=r"\w"):
             _core.Optimizer(parts)
 
 
-def test_only_plain_sgd_has_a_local_rate_of_its_own():
+def test_only_plain_sgd_has_a_local_rate_of_its_own() -> None:
     assert local_rate(SGD(0.25).parts()) == 0.25
     assert local_rate(Adagrad(0.25).parts()) == 0.0
     assert local_rate(chain(Clip(1.0), SGD(0.25)).parts()) == 0.0

@@ -16,7 +16,7 @@ def make_part(count: int, first_seq: int = 11) -> Part:
     count=st.integers(1, 40),
     answers=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 20)), max_size=12),
 )
-def test_settling_agrees_with_a_set(count, answers):
+def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) -> None:
     part, model = make_part(count), set(range(11, 11 + count))
     for seq, length in answers:
         expected = model & set(range(seq, seq + length))
@@ -26,7 +26,7 @@ def test_settling_agrees_with_a_set(count, answers):
         assert part.first_open == (min(model) - 11 if model else count)
 
 
-def test_a_new_connection_sends_again_from_the_first_open_record():
+def test_a_new_connection_sends_again_from_the_first_open_record() -> None:
     part = make_part(5)
     part.sent = 5
     part.settle(11, 2)

@@ -1,6 +1,7 @@
 """Control messages, problems and the Python side of frames."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from pydownpour.wire.frames import Code, Kind, PushNotice
 from pydownpour.wire.messages import Heartbeat, Join, Problem, ReplicaStats
 
 
-def test_messages_round_trip_and_ignore_what_they_do_not_know():
+def test_messages_round_trip_and_ignore_what_they_do_not_know() -> None:
     beat = Heartbeat(role="replica", id=3, replica=ReplicaStats(staleness={0: 5, 7: 1}))
     assert messages.decode(Heartbeat, messages.encode(beat)) == beat
     newer = messages.encode(beat)[:-1] + b',"mood":"good"}'
@@ -19,13 +20,13 @@ def test_messages_round_trip_and_ignore_what_they_do_not_know():
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"arrays": 3}', b'{"fingerprint": "x"}'])
-def test_bad_bodies_are_refused_in_words(body):
+def test_bad_bodies_are_refused_in_words(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="bad Join message"):
         messages.decode(Join, body)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _, _ in problems.TABLE])
-def test_errors_cross_the_wire_as_the_same_class_and_words(kind):
+def test_errors_cross_the_wire_as_the_same_class_and_words(kind: Any) -> None:
     status, problem = problems.describe(kind("the words"))
     again = problems.revive(status, messages.encode(problem), peer="http://x")
     assert type(again) is kind
@@ -34,7 +35,7 @@ def test_errors_cross_the_wire_as_the_same_class_and_words(kind):
     assert 400 <= status < 600
 
 
-def test_the_table_names_the_most_derived_class_first():
+def test_the_table_names_the_most_derived_class_first() -> None:
     seen: list[type[DownpourError]] = []
     for kind, _, _ in problems.TABLE:
         assert not any(issubclass(kind, earlier) for earlier in seen), kind
@@ -43,7 +44,7 @@ def test_the_table_names_the_most_derived_class_first():
     assert len(set(codes)) == len(codes)
 
 
-def test_an_answer_that_is_not_ours_is_told_apart():
+def test_an_answer_that_is_not_ours_is_told_apart() -> None:
     error = problems.revive(502, b"<html>Bad gateway</html>", peer="http://x")
     assert type(error) is errors.RemoteProtocolError
     assert "502" in str(error)
@@ -52,7 +53,7 @@ def test_an_answer_that_is_not_ours_is_told_apart():
     assert "later" in str(problems.revive(400, unknown, peer="p"))
 
 
-def test_push_announcement_round_trips():
+def test_push_announcement_round_trips() -> None:
     notice = PushNotice(first_incomplete=7, clock=2**40, samples=128, norm=1.5)
     data = frames.push(replica=3, incarnation=2, seq=9, count=5, notice=notice, continues=True)
     (frame,) = _core.scan_frames(data)
@@ -62,18 +63,18 @@ def test_push_announcement_round_trips():
 
 
 @pytest.mark.parametrize("norm", [math.inf, math.nan, 1e300])
-def test_a_norm_beyond_float32_travels_as_infinity(norm):
+def test_a_norm_beyond_float32_travels_as_infinity(norm: float) -> None:
     data = frames.push(replica=1, incarnation=1, seq=1, count=1, notice=PushNotice(1, 1, 1, norm))
     assert frames.push_notice(_core.scan_frames(data)[0]).norm == math.inf
 
 
-def test_a_push_notice_of_another_length_is_refused():
+def test_a_push_notice_of_another_length_is_refused() -> None:
     (frame,) = _core.scan_frames(_core.encode_frame(kind=Kind.PUSH, payload=b"short"))
     with pytest.raises(RemoteProtocolError, match="PUSH payload of 5 bytes"):
         frames.push_notice(frame)
 
 
-def test_refusals_carry_words_and_become_errors():
+def test_refusals_carry_words_and_become_errors() -> None:
     data = frames.refuse(seq=4, count=2, code=Code.NON_FINITE, words="NaN in w", fragment=1)
     (frame,) = _core.scan_frames(data)
     assert (frame.kind, frame.seq, frame.count, frame.aux) == (Kind.REFUSE, 4, 2, 1)
@@ -82,7 +83,7 @@ def test_refusals_carry_words_and_become_errors():
     assert isinstance(frames.refusal_error(Code.UNKNOWN, "x"), errors.JobFailed)
 
 
-def test_every_kind_and_code_is_one_the_core_knows():
+def test_every_kind_and_code_is_one_the_core_knows() -> None:
     kinds = {getattr(_core, n) for n in dir(_core) if n.startswith("KIND_")}
     codes = {getattr(_core, n) for n in dir(_core) if n.startswith("CODE_")}
     assert {int(k) for k in Kind} == kinds

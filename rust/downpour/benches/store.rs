@@ -70,7 +70,7 @@ fn bench_apply() {
     for (name, bytes) in [("sgd", 12.0), ("adagrad", 20.0), ("adam", 28.0)] {
         for fragment_len in [STRIPE, FRAGMENT] {
             let store = store(name, LEN, fragment_len);
-            let mut sweep = || {
+            let sweep = || {
                 for fragment in 0..store.fragments() {
                     let range = store.geometry().fragment_range(fragment);
                     let part = Gradient::F32(&gradient[range]);
@@ -85,7 +85,7 @@ fn bench_apply() {
                         .expect("equal lengths");
                     black_box(&triad);
                 }));
-                ours.push(seconds(&mut sweep));
+                ours.push(seconds(sweep));
             }
             #[allow(clippy::cast_precision_loss)]
             let rate = |per_element: f64, times| per_element * LEN as f64 / median(times) / 1e9;

@@ -5,12 +5,10 @@
 
 mod optimizer_twin;
 
-use std::collections::BTreeMap;
-
 use downpour::kernel::{Gradient, Level};
 use downpour::optimizer::{Optimizer, OptimizerError, rules};
 use downpour::store::{ApplyError, Geometry, Store};
-use optimizer_twin::{Records, Twin, bits, chains, compile, part};
+use optimizer_twin::{Part, Records, Twin, bits, chains, compile, part};
 use proptest::prelude::*;
 
 const GEOMETRY: Geometry = Geometry { len: 83, stripe_len: 32, fragment_len: 64 };
@@ -106,7 +104,7 @@ fn results_that_overflow_are_refused_whole() {
     }
 }
 
-fn refusal(parts: &[optimizer_twin::Part]) -> OptimizerError {
+fn refusal(parts: &[Part]) -> OptimizerError {
     Optimizer::compile(parts, None).expect_err("the chain is bad")
 }
 
@@ -155,13 +153,9 @@ fn chains_end_in_exactly_one_rule() {
 #[test]
 fn every_rule_refuses_missing_and_unknown_numbers() {
     for (rule, numbers) in rules() {
-        let full: BTreeMap<_, _> = chains()
-            .into_iter()
-            .filter_map(|parts| {
-                (parts.len() == 1 && parts[0].0 == rule).then(|| parts[0].1.clone())
-            })
-            .next()
-            .unwrap();
+        let alone =
+            |parts: Vec<Part>| (parts.len() == 1 && parts[0].0 == rule).then(|| parts[0].1.clone());
+        let full = chains().into_iter().find_map(alone).unwrap();
         assert!(Optimizer::compile(&[(rule.to_owned(), full.clone())], None).is_ok());
         for name in numbers {
             let mut without = full.clone();

@@ -25,16 +25,19 @@ struct Planned {
 
 fn planned() -> impl Strategy<Value = Planned> {
     (0..4_usize, -1.5_f32..1.5, prop::bool::weighted(0.1), prop::bool::weighted(0.1), any::<u16>())
-        .prop_map(|(fragment, value, poison, dropped, arrival)| {
-            Planned { fragment, value, poison, dropped, arrival }
+        .prop_map(|(fragment, value, poison, dropped, arrival)| Planned {
+            fragment,
+            value,
+            poison,
+            dropped,
+            arrival,
         })
 }
 
 fn gradient(plan: &Planned) -> Vec<f32> {
     let len = GEOMETRY.fragment_range(plan.fragment).len();
-    let mut gradient: Vec<f32> = (0..len)
-        .map(|index| plan.value * f32::from(u16::try_from(index % 11).unwrap()))
-        .collect();
+    let mut gradient: Vec<f32> =
+        (0..len).map(|index| plan.value * f32::from(u16::try_from(index % 11).unwrap())).collect();
     if plan.poison {
         gradient[len / 2] = f32::NAN;
     }

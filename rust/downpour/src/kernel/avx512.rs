@@ -19,6 +19,7 @@ impl Avx512 {
     }
 
     #[inline]
+    #[allow(clippy::unused_self, reason = "owning the token is what permits the call")]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
         fn shell<K: Kernel>(kernel: K) -> K::Output {

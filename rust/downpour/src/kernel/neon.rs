@@ -15,6 +15,7 @@ impl Neon {
     }
 
     #[inline]
+    #[allow(clippy::unused_self, reason = "owning the token is what permits the call")]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "neon")]
         fn shell<K: Kernel>(kernel: K) -> K::Output {

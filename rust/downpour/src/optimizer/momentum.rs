@@ -19,7 +19,7 @@ use super::rule::{Correction, Rule};
 #[derive(Clone, Copy)]
 pub(super) struct Momentum {
     lr: f32,
-    momentum: f32,
+    keep: f32,
     nesterov: bool,
 }
 
@@ -34,15 +34,15 @@ impl Rule<1> for Momentum {
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
         Ok(Self {
             lr: numbers.single("lr"),
-            momentum: numbers.single("momentum"),
+            keep: numbers.single("momentum"),
             nesterov: numbers.double("nesterov") > 0.5,
         })
     }
 
     #[inline(always)]
     fn update(self, _: Correction, p: f32, g: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
-        let b = self.momentum * b + g;
-        let direction = if self.nesterov { g + self.momentum * b } else { b };
+        let b = self.keep * b + g;
+        let direction = if self.nesterov { g + self.keep * b } else { b };
         (p - self.lr * direction, [b])
     }
 }

@@ -32,7 +32,7 @@ const ONE: u64 = 1 << 32;
 
 /// The words of all stripes, and their blocks.
 pub(super) struct Words {
-    words: Box<[AtomicU64]>,
+    published: Box<[AtomicU64]>,
     arena: Arena,
     fold_limit: u32,
 }
@@ -40,8 +40,8 @@ pub(super) struct Words {
 impl Words {
     /// Publish block `i` of the arena as stripe `i`, for all of its first blocks.
     pub(super) fn new(arena: Arena, stripes: u32, fold_limit: u32) -> Self {
-        let words = (0..stripes).map(|index| AtomicU64::new(u64::from(index))).collect();
-        Self { words, arena, fold_limit }
+        let published = (0..stripes).map(|index| AtomicU64::new(u64::from(index))).collect();
+        Self { published, arena, fold_limit }
     }
 
     pub(super) fn arena(&self) -> &Arena {
@@ -49,11 +49,11 @@ impl Words {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.words.len()
+        self.published.len()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.words)
+        size_of_val(&*self.published)
     }
 
     /// A reference to the block that `stripe` publishes now.
@@ -61,7 +61,7 @@ impl Words {
     pub(super) fn acquire(&self, stripe: usize) -> Held {
         // ORDERING: Acquire, paired with the swap in `publish`: what the publisher wrote to the
         // block is visible.
-        let before = self.words[stripe].fetch_add(ONE, Ordering::Acquire);
+        let before = self.published[stripe].fetch_add(ONE, Ordering::Acquire);
         let (index, external) = split(before);
         if external >= self.fold_limit {
             self.fold(stripe, before + ONE);
@@ -83,7 +83,7 @@ impl Words {
         count.fetch_add(i64::from(external), Ordering::Relaxed);
         // ORDERING: Release, paired with the Acquire of the swap in `publish`: a publisher that sees
         // the word without these references sees them in the count.
-        let folded = self.words[stripe].compare_exchange(
+        let folded = self.published[stripe].compare_exchange(
             seen,
             u64::from(index),
             Ordering::Release,
@@ -97,6 +97,7 @@ impl Words {
 
     /// Give a reference back; recycles the block if it was the last to a retired one.
     #[inline]
+    #[allow(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub(super) fn release(&self, held: Held) {
         assert_eq!(held.arena, self.arena.id(), "a reference into another store");
         // ORDERING: Release, paired with the fence below in whichever thread brings the count to
@@ -116,7 +117,7 @@ impl Words {
         block.crc.store(0, Ordering::Relaxed);
         // ORDERING: Release, paired with the Acquire in `acquire`: readers see the contents.
         // Acquire, paired with the exchange in `fold`: folded references are in the count.
-        let before = self.words[stripe].swap(u64::from(index), Ordering::AcqRel);
+        let before = self.published[stripe].swap(u64::from(index), Ordering::AcqRel);
         let (old, external) = split(before);
         let moved = i64::from(external) - BIAS;
         // ORDERING: Acquire, paired with the Release in `release`: if nobody is left, all of them

@@ -83,8 +83,8 @@ impl Store {
         widen(self.optimizer.level(), gradient, &mut values);
         let bad = |value: &f32| !(value * scale).is_finite();
         ApplyError::NonFinite {
-            count: values.iter().filter(|value| bad(value)).count(),
-            first_index: values.iter().position(|value| bad(value)).unwrap_or(0),
+            count: values.iter().filter(|&value| bad(value)).count(),
+            first_index: values.iter().position(bad).unwrap_or(0),
         }
     }
 
