@@ -13,6 +13,8 @@ The map of the rooms; imports point downward only, and a test reads them::
     coordinator              membership, leased work, evaluation, report; never on the gradient path
     job                      what a user declares, and how a job file is loaded
     engines                  start, watch, restart and stop the processes; never data
+    sim                      the same services on virtual time, with seeded faults: simulate
+    testing                  a fault proxy for real sockets, for us and for users
     cli                      the command pydownpour
     data                     real data to start with
     _core                    Rust: the store, the optimizers, frames and checksums
@@ -71,6 +73,9 @@ if TYPE_CHECKING:
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.run import join
     from pydownpour.replica.work import Unit
+    from pydownpour.sim.api import simulate
+    from pydownpour.sim.compute import ComputeModel
+    from pydownpour.sim.network import LinkModel
 
 _HOMES = {
     "SGD": "optimizers",
@@ -78,8 +83,10 @@ _HOMES = {
     "Adam": "optimizers",
     "AdamW": "optimizers",
     "Clip": "optimizers",
+    "ComputeModel": "sim.compute",
     "Downpour": "policy",
     "Job": "job",
+    "LinkModel": "sim.network",
     "Momentum": "optimizers",
     "Nesterov": "optimizers",
     "Replica": "replica.replica",
@@ -89,6 +96,7 @@ _HOMES = {
     "__version__": "_core",
     "chain": "optimizers",
     "join": "replica.run",
+    "simulate": "sim.api",
 }
 """Where the names that load lazily live."""
 
@@ -101,6 +109,7 @@ __all__ = [
     "CheckpointError",
     "Clip",
     "ClosedError",
+    "ComputeModel",
     "ConfigError",
     "ConnectFailed",
     "DeadlineExceeded",
@@ -112,6 +121,7 @@ __all__ = [
     "JobFailed",
     "LayoutMismatch",
     "LimitExceeded",
+    "LinkModel",
     "LocalProtocolError",
     "Momentum",
     "Nesterov",
@@ -131,6 +141,7 @@ __all__ = [
     "__version__",
     "chain",
     "join",
+    "simulate",
 ]
 
 

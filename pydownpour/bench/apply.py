@@ -58,7 +58,7 @@ async def apply(scale: Scale) -> list[Row]:
         figures = await take_turns(
             {"ours": _sweep(rule, gradient, size), "triad": reference},
             rounds=scale.rounds,
-            patience=scale.patience,
+            patience_s=scale.patience_s,
         )
         name = f"apply {rule.name}"
         found.append(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from pydownpour.bench.meter import ForeignMeter
 from pydownpour.bench.rows import Row, constant_row
 from pydownpour.bench.scale import Scale
 
@@ -19,8 +18,7 @@ print((time.perf_counter() - began) * 1e3)
 
 
 async def imports(scale: Scale) -> list[Row]:
-    """In a fresh interpreter each time, compiled files warm."""
-    meter = ForeignMeter()
+    """In a fresh interpreter each time, compiled files warm. Others' CPU time is not known here."""
     times = []
     for _ in range(scale.rounds + 1):
         done = subprocess.run(
@@ -28,6 +26,4 @@ async def imports(scale: Scale) -> list[Row]:
         )
         times.append(float(done.stdout))
     note = "the budget; a fresh interpreter in which numpy is imported already"
-    # Interpreters that have ended count as others' time: say nothing of it.
-    del share
     return [constant_row("import", times[1:], BUDGET_MS, unit="ms", note=note)]

@@ -40,7 +40,7 @@ async def latency(scale: Scale) -> list[Row]:
             return statistics.median([await echo.round_trip() for _ in range(scale.trips)]) * 1e6
 
         figures = await take_turns(
-            {"ours": ours, "echo": reference}, rounds=scale.rounds, patience=scale.patience
+            {"ours": ours, "echo": reference}, rounds=scale.rounds, patience_s=scale.patience_s
         )
     note = "an upgraded aiohttp connection of the same loop: as many bytes up, 64 bytes down"
     goal = Goal(1.6, at_least=False)

@@ -15,8 +15,8 @@ from pydownpour.bench import children
 
 FOREIGN_MAX = 0.10
 """Share of the machine's CPU time used by others above which a row says nothing."""
-PATIENCE = 8
-"""Rounds taken for each one wanted, until enough were quiet."""
+PATIENCE_S = 20.0
+"""How long rounds are taken in the hope of enough quiet ones."""
 WARM_ROUNDS = 1
 """Rounds that are not counted: first touch of buffers, caches, congestion windows."""
 
@@ -44,7 +44,7 @@ Measure = Callable[[], Awaitable[float]]
 
 
 async def take_turns(
-    measures: Mapping[str, Measure], *, rounds: int, patience: int = PATIENCE
+    measures: Mapping[str, Measure], *, rounds: int, patience_s: float = PATIENCE_S
 ) -> Figures:
     """Run every measure once a round, until so many rounds were quiet.
 
@@ -56,7 +56,8 @@ async def take_turns(
             await measure()
     taken: list[tuple[Share, dict[str, float]]] = []
     quiet = 0
-    while quiet < rounds and len(taken) < rounds * patience:
+    give_up_at = time.monotonic() + patience_s
+    while len(taken) < rounds or (quiet < rounds and time.monotonic() < give_up_at):
         meter = ForeignMeter()
         values = {name: await measure() for name, measure in measures.items()}
         share = meter.read()

@@ -41,7 +41,7 @@ async def replicas(scale: Scale) -> list[Row]:
             return size / plain.push(raw(here.gradient)) / 1e9
 
         figures = await take_turns(
-            {"ours": ours, "plain": reference}, rounds=scale.rounds, patience=scale.patience
+            {"ours": ours, "plain": reference}, rounds=scale.rounds, patience_s=scale.patience_s
         )
         plain.close()
     note = "one pair of plain sockets; ours is the sum of both replicas"

@@ -17,7 +17,7 @@ class Scale:
         tensors: How many small tensors.
         rounds: Repetitions of each measure.
         trips: Round trips timed in one repetition.
-        patience: Rounds taken for each one wanted, until enough were quiet.
+        patience_s: How long to go on in the hope of rounds that nobody disturbs.
     """
 
     big_len: int
@@ -25,11 +25,11 @@ class Scale:
     tensors: int
     rounds: int
     trips: int
-    patience: int
+    patience_s: float
 
 
 FULL = Scale(
-    big_len=42_000_000, tensors_len=10_000_000, tensors=10_000, rounds=9, trips=300, patience=8
+    big_len=42_000_000, tensors_len=10_000_000, tensors=10_000, rounds=9, trips=300, patience_s=20.0
 )
-QUICK = Scale(big_len=600_000, tensors_len=100_000, tensors=200, rounds=2, trips=20, patience=1)
+QUICK = Scale(big_len=600_000, tensors_len=100_000, tensors=200, rounds=2, trips=20, patience_s=0.0)
 """Says only that the bench works."""

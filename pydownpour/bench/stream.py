@@ -51,7 +51,7 @@ async def _both_ways(
                 "plain fetch": _rate(size, _blocking(lambda: plain.fetch(target))),
             },
             rounds=scale.rounds,
-            patience=scale.patience,
+            patience_s=scale.patience_s,
         )
         plain.close()
     return [

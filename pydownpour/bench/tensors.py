@@ -37,7 +37,7 @@ async def _many_against_one(scale: Scale, length: int) -> Row:
     one_layout = cluster.one_array(many_layout.len)
     async with _stepping(many_layout) as many, _stepping(one_layout) as one:
         figures = await take_turns(
-            {"many": many.step, "one": one.step}, rounds=scale.rounds, patience=scale.patience
+            {"many": many.step, "one": one.step}, rounds=scale.rounds, patience_s=scale.patience_s
         )
     return row(
         f"{scale.tensors:,} tensors, {many_layout.len * 4 / 1e6:.0f} MB",

@@ -25,6 +25,7 @@ import base64
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, final
 
 from pydownpour import limits
@@ -170,13 +171,14 @@ class Ledger:
         )
 
     def _why_nothing(self, replica: int, now: float) -> str:
-        others = [lease for lease in self._leases.values() if lease.replica != replica]
+        others = len(self._leases) - len(self._by_replica.get(replica, {}))
+        oldest = islice((x for x in self._leases.values() if x.replica != replica), NAMED_MAX)
         named = ", ".join(
             f"unit {lease.unit} of pass {lease.number + 1} at replica {lease.replica} "
             f"for {now - lease.since:.1f} s"
-            for lease in others[:NAMED_MAX]
+            for lease in oldest
         )
-        more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+        more = f" and {others - NAMED_MAX} more" if others > NAMED_MAX else ""
         if not others:
             return f"only replica {replica}'s own {len(self._leases)} units are left"
         return f"nothing left to lend; waiting for {named}{more}"

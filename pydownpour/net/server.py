@@ -313,18 +313,22 @@ async def _body_chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator
     if announced is not None and announced > size_max:
         raise LimitExceeded(f"body of {announced} bytes, the limit here is {size_max}")
     size = 0
-    while True:
-        try:
-            async with asyncio.timeout(limits.BODY_STALL_S):
-                chunk = await request.content.readany()
-        except TimeoutError as error:
-            raise RemoteProtocolError(f"body stalled after {size} bytes") from error
-        if not chunk:
-            return
-        size += len(chunk)
-        if size > size_max:
-            raise LimitExceeded(f"body of more than {size_max} bytes, the limit here")
-        yield chunk
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(limits.BODY_STALL_S) as deadline:
+            while True:
+                chunk, _ = await request.content.readchunk()
+                # Also empty at the end of an HTTP chunk, which is no end of the body.
+                if not chunk and request.content.at_eof():
+                    return
+                size += len(chunk)
+                if size > size_max:
+                    raise LimitExceeded(f"body of more than {size_max} bytes, the limit here")
+                deadline.reschedule(None)  # the taker's time is not the sender's
+                yield chunk
+                deadline.reschedule(loop.time() + limits.BODY_STALL_S)
+    except TimeoutError as error:
+        raise RemoteProtocolError(f"body stalled after {size} bytes") from error
 
 
 async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.StreamResponse:

@@ -96,7 +96,8 @@ class Link:
         self._fetches = 0
         self._fetched: asyncio.Future[None] | None = None
         self._on_settled, self._rng = on_settled, rng
-        self._progress_at = 0.0
+        self._answers = 0
+        self._watchdog: asyncio.TimerHandle | None = None
         self._failures = 0
         self._road: Road | None = None
 
@@ -189,37 +190,47 @@ class Link:
 
     async def _serve(self, road: Road) -> None:
         """Send what there is to send; raises when the connection is gone."""
-        loop = asyncio.get_running_loop()
-        self._progress_at = loop.time()
-        while True:
-            self._wake.clear()
-            if self.fetch_wanted is not None and not self.fetch_sent:
-                self.fetch_sent = True
-                await road.fetch(self.fetch_wanted, self.lsn_known)
-                continue
-            run = self._next_run()
-            if run is not None:
+        self._watchdog = None
+        self._watch(road, ())
+        try:
+            while True:
+                road.check()
+                self._wake.clear()
+                if self.fetch_wanted is not None and not self.fetch_sent:
+                    self.fetch_sent = True
+                    await road.fetch(self.fetch_wanted, self.lsn_known)
+                    continue
+                run = self._next_run()
+                if run is None:
+                    await self._wake.wait()
+                    continue
                 part, first, count = run
                 part.sent = first + count
                 await road.push(part, first, count)
-                continue
-            await self._sleep(road)
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.cancel()
 
-    async def _sleep(self, road: Road) -> None:
-        """Until something happens, but not for ever while answers are due."""
-        road.check()
+    def _moved(self, road: Road) -> tuple[int, ...]:
+        """Something that changes whenever the connection gets anywhere, or has nothing to do."""
         busy = bool(self.queue) or self.fetch_wanted is not None
-        try:
-            async with asyncio.timeout(limits.ACK_TIMEOUT_S if busy else None):
-                await self._wake.wait()
-        except TimeoutError:
-            silent_s = asyncio.get_running_loop().time() - self._progress_at
-            if silent_s >= limits.ACK_TIMEOUT_S:
-                raise PeerLost(
+        return (*road.traffic(), self._answers) if busy else ()
+
+    def _watch(self, road: Road, before: tuple[int, ...]) -> None:
+        """Give a connection up if answers are due and not a byte has moved for a whole period."""
+        now = self._moved(road)
+        if now and now == before and self._watchdog is not None:
+            road.abort(
+                PeerLost(
                     f"{self.describe()} has {self.open_records} records open and was silent for "
-                    f"{silent_s:.0f} s (ACK_TIMEOUT_S); connecting again",
+                    f"{limits.ACK_TIMEOUT_S:g} s (ACK_TIMEOUT_S); connecting again",
                     peer=self.entry.url,
-                ) from None
+                )
+            )
+            return
+        self._watchdog = asyncio.get_running_loop().call_later(
+            limits.ACK_TIMEOUT_S, self._watch, road, now
+        )
 
     def _next_run(self) -> tuple[Part, int, int] | None:
         """The next records to announce: (part, first index, count), or None."""
@@ -241,7 +252,7 @@ class Link:
 
     def on_frame(self, frame: _core.Frame) -> None:
         """One frame from the shard that is not parameters."""
-        self._progress_at = asyncio.get_running_loop().time()
+        self._answers += 1
         if frame.kind in (Kind.ACK, Kind.FETCHED):
             self._failures = 0
         if frame.kind == Kind.ACK:

@@ -51,6 +51,9 @@ class Road(abc.ABC):
         """Bytes (sent, received) not yet booked on the link."""
         return 0, 0
 
+    def abort(self, error: PeerLost) -> None:
+        """Give the connection up; whoever uses it sees the error."""
+
     @abc.abstractmethod
     async def push(self, part: Part, first: int, count: int) -> None:
         """Announce and send records first .. first+count-1 of a part."""
@@ -121,6 +124,10 @@ class StreamRoad(Road):
         link.bytes_sent += stream.bytes_sent
         link.bytes_received += stream.bytes_received
         stream.bytes_sent = stream.bytes_received = 0
+
+    def abort(self, error: PeerLost) -> None:
+        """Drop the connection; ``check`` raises the error."""
+        self._stream.abort(error)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes of the open connection."""

@@ -26,6 +26,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from pydownpour.layout import raw
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
@@ -43,6 +44,9 @@ from pydownpour.wire.messages import (
 )
 
 log = logging.getLogger(__name__)
+
+LOAD_LEN = 16 * limits.STRIPE_LEN_MAX
+"""Initial parameters are loaded so many elements at a time: whole stripes, 1 MiB."""
 
 
 async def serve_shard(
@@ -144,16 +148,30 @@ class ShardService:
     async def load(self, client: Client, assigned: ShardAssigned) -> None:
         """Build the store and fill it with the job's initial parameters."""
         shard = Shard(assigned)
-        body = await client.get_bytes(
-            f"/v1/initial?shard={assigned.index}",
-            size_max=assigned.len * 4,
-            timeout_s=limits.JOIN_PATIENCE_S,
-        )
-        if len(body) != assigned.len * 4:
+        # Piece by piece: a shard may be most of what its machine has memory for.
+        piece = np.empty(min(assigned.len, LOAD_LEN), "<f4")
+        target, filled, loaded = raw(piece), 0, 0
+        async for chunk in client.chunks(
+            f"/v1/initial?shard={assigned.index}", {}, timeout_s=limits.JOIN_PATIENCE_S
+        ):
+            rest = memoryview(chunk)
+            while rest and loaded < assigned.len:
+                count = min(len(rest), len(target) - filled)
+                target[filled : filled + count] = rest[:count]
+                rest, filled = rest[count:], filled + count
+                if filled == len(target):
+                    shard.store.load(loaded, piece.astype(np.float32, copy=False))
+                    loaded, filled = loaded + len(piece), 0
+                    piece = piece[: assigned.len - loaded]
+                    target = raw(piece)
+            if rest:
+                raise RemoteProtocolError(
+                    f"more initial parameters than {assigned.len} float32 elements"
+                )
+        if loaded < assigned.len:
             raise RemoteProtocolError(
-                f"initial parameters: {len(body)} bytes for {assigned.len} float32 elements"
+                f"initial parameters ended within element {loaded + filled // 4} of {assigned.len}"
             )
-        shard.store.load(0, np.frombuffer(body, "<f4").astype(np.float32, copy=False))
         shard.ready = True
         self._shard = shard
         log.info(

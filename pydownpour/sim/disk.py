@@ -11,9 +11,9 @@ What holds and what does not:
 - After a sync that failed with EIO the kernel calls the pages clean: later syncs succeed without
   them, and a power cut takes them (as on Linux since 4.13).
 - A flipped bit shows in one read; the disk itself keeps what was written.
-- Slow: a call's effect is there at once, its answer comes late. The executor of the simulated loop
-  asks :meth:`SimDisk.take_charge` how late; whoever called waits that long in virtual time, and may
-  be killed meanwhile with the effect on disk and nobody who knows.
+- Slow: a call's effect is there at once, its answer comes late. The simulated loop's executor is
+  told how late; whoever called waits that long in virtual time, and may be killed meanwhile with
+  the effect on disk and nobody who knows.
 """
 
 from __future__ import annotations

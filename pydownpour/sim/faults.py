@@ -74,7 +74,7 @@ class Plan:
         name: For people and the command line.
         doses: The faults.
         storm_s: Virtual seconds they last.
-        settle_s: After the last one is mended the job must be done within so many.
+        settle_s: After the last one is mended, so many must not pass without progress.
         is_drawn: Each seed takes some of the doses, at rates of its own.
         skew_s: Each host's monotonic clock is off by up to so much.
         is_doom: The job cannot survive it and must end as failed, in words.
@@ -121,11 +121,20 @@ class Storm:
         for end in ends:
             if isinstance(end, Exception):
                 raise end
-        await asyncio.sleep(DOOM_S if plan.is_doom else plan.settle_s)
+        await (asyncio.sleep(DOOM_S) if plan.is_doom else self._while_it_moves())
+        within_s = DOOM_S if plan.is_doom else plan.settle_s
         world.fail(
-            f"not done {plan.settle_s:g} virtual seconds after the last fault was healed; "
+            f"{'not done' if plan.is_doom else 'no progress'} within {within_s:g} virtual seconds "
+            f"{'after the last fault was healed' if self.doses else ''}; "
             f"alive: {', '.join(world.processes.live) or 'nobody'}"
         )
+
+    async def _while_it_moves(self) -> None:
+        """As long as every ``settle_s`` brings something: a job may have a lot of work left."""
+        before: object = None
+        while (now := self.world.progress()) != before:
+            before = now
+            await asyncio.sleep(self.plan.settle_s)
 
     async def _stop(self, tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
         for task in tasks:

@@ -51,10 +51,10 @@ class _Handle(events.Handle):
 
     def _run(self) -> None:
         actor = self._actor
-        if actor is None or actor.life is Life.RUNNING:
-            super()._run()
-        else:
+        if actor is not None and actor.life is not Life.RUNNING:
             actor.held.append(self._run)
+        elif not self._cancelled:  # it may have been while it was held back
+            super()._run()
 
 
 class _TimerHandle(events.TimerHandle):
@@ -84,10 +84,10 @@ class _TimerHandle(events.TimerHandle):
 
     def _run(self) -> None:
         actor = self._actor
-        if actor is None or actor.life is Life.RUNNING:
-            super()._run()
-        else:
+        if actor is not None and actor.life is not Life.RUNNING:
             actor.held.append(self._run)
+        elif not self._cancelled:  # it may have been while it was held back
+            super()._run()
 
 
 @final

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Coroutine
-from typing import Any, final
+from typing import Any, Final, final
 
 from pydownpour.sim.actor import Actor, Life
 from pydownpour.sim.network import Host, Network
 
-UNWIND_S = 600.0
+UNWIND_S: Final = 600.0
 """Virtual seconds leftover frames may take to end."""
 
 
@@ -102,23 +103,36 @@ class Processes:
         """
         network = self._network
         network.is_closed = True
-        tasks: list[asyncio.Task[Any]] = []
-        for actor in (*self.graveyard, *self.alive):
+        actors = [*self.graveyard, *self.alive]
+        for actor in actors:
             actor.life = Life.RUNNING
             held, actor.held = actor.held, []
             for callback in held:
-                callback()
-            tasks += actor.tasks
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=UNWIND_S)
+                network.loop.call_soon(callback, context=_no_process())
+        await asyncio.sleep(0)
+        # First as a cancelled process would end, so that what it opened is closed in order.
+        for actor in actors:
+            if actor.main is not None:
+                actor.main.cancel()
+        await _all_ended(actors)
+        for actor in actors:
+            for task in list(actor.tasks):
+                task.cancel()
+        await _all_ended(actors)
         self.graveyard.clear()
         self.live.clear()
         self.alive.clear()
 
 
-def _no_process() -> Any:
-    import contextvars
+async def _all_ended(actors: list[Actor]) -> None:
+    """Wait for all tasks of some processes, also those they start meanwhile."""
+    deadline = asyncio.get_running_loop().time() + UNWIND_S
+    while tasks := [task for actor in actors for task in actor.tasks]:
+        left_s = deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return
+        await asyncio.wait(tasks, timeout=left_s)
 
+
+def _no_process() -> contextvars.Context:
     return contextvars.Context()

@@ -9,10 +9,18 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 _EVENT: Final = struct.Struct("<dIIQ")
 HASH_DIGITS: Final = 16
+
+Event: TypeAlias = tuple[float, str, str, int]
+"""Virtual seconds, what, who, and a number: a message's bytes, a process's or fault's number."""
+
+
+def line(now: float, kind: str, who: str, number: int) -> str:
+    """An event for people; the columns of all events align."""
+    return f"{now:12.6f}  {kind:<10}  {who:<28}  {number}"
 
 
 @final
@@ -31,7 +39,7 @@ class Trace:
         self.events = 0
         self.messages = 0
         self._closed = False
-        self.kept: list[tuple[float, str, str, int]] | None = [] if keep else None
+        self.kept: list[Event] | None = [] if keep else None
 
     def message(self, now: float, path: str, path_id: int, size: int) -> None:
         """Bytes arrived: the most frequent event, so the cheapest."""
@@ -43,7 +51,7 @@ class Trace:
         if self.kept is not None:
             self.kept.append((now, "message", path, size))
         if self._on_line is not None:
-            self._on_line(f"{now:12.6f}  {'message':<10}  {path:<28}  {size}")
+            self._on_line(line(now, "message", path, size))
 
     def note(self, now: float, kind: str, who: str, number: int = 0) -> None:
         """Anything else: a connection, a fault, a crash, a restart."""
@@ -57,7 +65,7 @@ class Trace:
         if self.kept is not None:
             self.kept.append((now, kind, who, number))
         if self._on_line is not None:
-            self._on_line(f"{now:12.6f}  {kind:<10}  {who:<28}  {number}")
+            self._on_line(line(now, kind, who, number))
 
     def close(self) -> None:
         """The run is over: what comes now is tidying up."""

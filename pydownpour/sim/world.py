@@ -329,6 +329,12 @@ class World:
             self.leaving[name] = None
             self.processes.terminate(actor)
 
+    def progress(self) -> tuple[object, ...]:
+        """How far the job is: equal at two moments if nothing of it was done between them."""
+        core = self.coordinator.core if self.coordinator is not None else None
+        lsns = [s.shard.store.lsn for s in self.shard_services.values() if s.shard is not None]
+        return (core and core.state, core and core.samples_done, *lsns)
+
     @property
     def coordinator_runs(self) -> bool:
         """False once it ended."""

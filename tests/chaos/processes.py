@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -223,15 +223,22 @@ class ByHand:
         folder: For the run folder, and what the job's own functions write (CHAOS_FOLDER).
         shards: Shard processes.
         env: Added to every process's environment.
+        options: Added to the command lines of coordinator and shards.
     """
 
     def __init__(
-        self, file: Path, folder: Path, *, shards: int = 2, env: Mapping[str, str] | None = None
+        self,
+        file: Path,
+        folder: Path,
+        *,
+        shards: int = 2,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.file, self.folder, self.run_folder = file, folder, folder / "run"
         self._env = {"CHAOS_FOLDER": str(folder), **(env or {})}
         self._stack = contextlib.ExitStack()
-        self._count = shards
+        self._count, self._options = shards, options
         self.shards: list[Command] = []
         self.replicas: list[Command] = []
 
@@ -240,12 +247,12 @@ class ByHand:
             self.coordinator = stack.enter_context(
                 self._command(
                     "coordinator", self.file, "--shards", str(self._count),
-                    "--run-folder", self.run_folder,
+                    "--run-folder", self.run_folder, *self._options,
                 )
             )  # fmt: skip
             self.url = self.coordinator.url
             for _ in range(self._count):
-                shard = self._command("shard", "--coordinator", self.url)
+                shard = self._command("shard", "--coordinator", self.url, *self._options)
                 self.shards.append(stack.enter_context(shard))
             self._stack = stack.pop_all()
         return self

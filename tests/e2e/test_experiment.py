@@ -1,11 +1,14 @@
 """The paper's first result in its short form: the directions, each with a margin that seeds keep.
 
-``make experiment`` has the whole grid; here are five of its runs, on the same code.
+``make experiment`` has the whole grid; here are four of its runs, on the same code.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,14 +32,49 @@ def experiment() -> Iterator[Any]:
                 del sys.modules[name]
 
 
+def check_regime(result: Any) -> None:
+    """The regime the claims are about: R replicas of equal speed, gradients about R - 1 old."""
+    replicas = result.cell.replicas
+    assert result.steps == 12 * 169  # 12 passes of 1,347 samples by 8
+    # Nobody begins with parameters from before its wait for work: that would be far older.
+    assert result.staleness_max < 3 * replicas
+    if not result.cell.warm_passes:
+        # A little below: towards the end of the work fewer and fewer replicas have some.
+        assert 0.9 * (replicas - 1) < result.staleness_mean < replicas
+
+
 def test_adagrad_holds_where_a_fixed_rate_degrades(experiment: Any) -> None:
-    fixed = experiment.measure(experiment.Cell("sgd", 0.05, 32), SEED)
-    adagrad = experiment.measure(experiment.Cell("adagrad", 0.05, 32), SEED)
-    for result in (fixed, adagrad):
-        # The regime the claim is about: every gradient about R - 1 updates old.
-        assert 28 < result.staleness_mean < 32
-        assert result.staleness_max < 3 * 32
-        assert result.steps == 12 * 169
-    assert adagrad.accuracy > 0.85
+    # Six seeds gave 0.90 to 0.92 (loss 0.28 to 0.39) against 0.68 to 0.84 (loss 0.49 to 1.17).
+    adagrad = experiment.measure(experiment.Cell("adagrad", 0.02, 64), SEED)
+    fixed = experiment.measure(experiment.Cell("sgd", 0.02, 64), SEED)
+    check_regime(adagrad)
+    check_regime(fixed)
+    assert adagrad.accuracy > 0.87
+    assert adagrad.accuracy > fixed.accuracy + 0.03
     assert adagrad.loss < fixed.loss - 0.05
-    assert adagrad.accuracy > fixed.accuracy + 0.01
+
+
+def test_a_warm_start_helps_adagrad(experiment: Any) -> None:
+    # Six seeds gave losses of 0.17 to 0.28 against 0.28 to 0.77, this one 0.17 against 0.31.
+    cold = experiment.measure(experiment.Cell("adagrad", 0.05, 32), SEED)
+    warm = experiment.measure(experiment.Cell("adagrad", 0.05, 32, warm_passes=3), SEED)
+    check_regime(cold)
+    check_regime(warm)
+    assert warm.accuracy > 0.91
+    assert warm.loss < cold.loss - 0.02
+
+
+def test_the_tables_and_the_rows(experiment: Any) -> None:
+    cells = experiment.grid([1, 32])
+    assert len(cells) == len(set(cells)) == 2 * 6 + 4
+    results = [
+        experiment.Result(cell, 0, 0.5, 0.9, cell.replicas - 1.0, 40, 2028, 1.0) for cell in cells
+    ]
+    results[0] = dataclasses.replace(results[0], loss=math.inf)
+    text = experiment.tables(results, seeds=1)
+    assert "0.500 0.900" in text
+    assert "inf 0.900" in text
+    assert "64 replicas" not in text
+    rows = [json.loads(json.dumps(result.row(), allow_nan=False)) for result in results]
+    assert rows[0]["loss"] is None
+    assert {row["replicas"] for row in rows} == {1, 32}

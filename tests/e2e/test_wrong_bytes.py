@@ -12,8 +12,9 @@ import pytest
 import pydownpour as dp
 from pydownpour import limits
 from pydownpour.errors import Fenced, LimitExceeded, RemoteProtocolError
-from pydownpour.net.access import Access
+from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
+from pydownpour.net.server import Call, Route, Server
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
 from tests.e2e.stage import Stage, ones
@@ -28,8 +29,9 @@ def counting_job() -> dp.Job:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """A running job with one shard and a member that does nothing."""
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)  # its end is heard of sooner
     async with Stage(counting_job(), tmp_path / "run", shards=1) as stage:
         await Stranger.join(stage.url)
         yield stage
@@ -243,6 +245,30 @@ async def test_a_body_that_stalls_is_given_up(
         answer = await reader.readuntil(b"}")
         assert b"400" in answer
         assert b"body stalled after 1 bytes" in answer
+
+
+async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "BODY_STALL_S", 0.05)
+    sizes: list[int] = []
+
+    async def slowly(call: Call) -> str:
+        assert call.chunks is not None
+        async for chunk in call.chunks:
+            sizes.append(len(chunk))
+            await asyncio.sleep(0.2)  # four times what a sender may be silent
+        return "done"
+
+    route = Route("POST", "/v1/slowly", slowly, streamed=True)
+    async with Server([route], bind=Bind(), access=Access(), name="test") as server:
+        async with raw_connection(server.url) as (reader, writer):
+            writer.write(b"POST /v1/slowly HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nabc")
+            while not sizes:
+                await asyncio.sleep(0)
+            writer.write(b"def")
+            assert b"200 OK" in await reader.readuntil(b"done")
+    assert sizes == [3, 3]
 
 
 async def test_json_that_is_not_a_message_names_the_field(stage: Stage) -> None:

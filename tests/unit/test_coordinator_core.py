@@ -109,6 +109,16 @@ def test_more_shards_than_stripes() -> None:
         Cast(shards=6)
 
 
+def test_a_join_asked_again_is_answered_alike_and_noted_once() -> None:
+    cast = Cast()
+    cast.shards_ready()
+    first = cast.join("r", nonce="n")
+    (unit,) = cast.lease(1).units
+    assert cast.join("r", nonce="n") == first
+    assert len(cast.events("join", "rejoin")) == 1
+    assert cast.complete(1, unit).counted == [True], "its units stay its own"
+
+
 # -- work ---------------------------------------------------------------------------------------
 
 

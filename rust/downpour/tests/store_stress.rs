@@ -53,7 +53,9 @@ fn stress(writers: usize, readers: usize, geometry: Geometry) {
                     expect_whole(pinned.parameters());
                     let held: Vec<_> =
                         (0..random(4)).map(|_| store.pin(random(store.stripes()))).collect();
-                    held.iter().for_each(|pinned| expect_whole(pinned.parameters()));
+                    for pinned in &held {
+                        expect_whole(pinned.parameters());
+                    }
                     #[allow(clippy::cast_precision_loss)]
                     let expected = version as f32;
                     assert!(pinned.parameters()[0] >= expected, "older than its version");

@@ -34,6 +34,7 @@ impl Store {
     /// # Panics
     ///
     /// If there is no such fragment.
+    #[must_use]
     pub fn ticket(&self, fragment: usize) -> Ticket<'_> {
         let number = self.fragments[fragment].take_ticket();
         Ticket { store: self, fragment, number }

@@ -1,0 +1,159 @@
+"""``dp.simulate``: a job on virtual time, from Python."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pydownpour.errors import ConfigError
+from pydownpour.job import Job
+from pydownpour.sim.compute import ComputeModel
+from pydownpour.sim.faults import Plan, plan
+from pydownpour.sim.network import LinkModel
+from pydownpour.sim.report import build_report
+from pydownpour.sim.trace import Trace
+from pydownpour.sim.world import RUN_FOLDER, Settings, World
+
+EVENTS_MAX = Settings.events_max
+VIRTUAL_S_MAX = Settings.virtual_s_max
+
+
+def simulate(
+    job: Job,
+    *,
+    replicas: int = 4,
+    shards: int = 2,
+    seed: int = 0,
+    faults: str | Plan = "calm",
+    link: LinkModel | None = None,
+    compute: ComputeModel | None = None,
+    ghost: bool = False,
+    trace: Trace | Callable[[str], None] | None = None,
+    run_folder: str | os.PathLike[str] | None = None,
+    events_max: int = EVENTS_MAX,
+    virtual_s_max: float = VIRTUAL_S_MAX,
+) -> dict[str, Any]:
+    """Run a job in one process on virtual time, and return its report.
+
+    The unchanged coordinator, shards and replica sessions run over an in-memory network; equal
+    arguments give equal runs, event by event. The global generators of ``random`` and
+    ``numpy.random`` are seeded for the run and restored behind it.
+
+    Args:
+        job: As for a real run; its replica function may be ``async def`` or a plain ``def``. All
+            simulated replicas call the same function object in this process.
+        replicas: How many.
+        shards: How many.
+        seed: Of everything random: latencies, compute times, faults, restarts.
+        faults: A plan's name (see ``pydownpour sim --help``) or a plan of your own.
+        link: Every host's network.
+        compute: What a step costs in virtual time.
+        ghost: Compute nothing: every unit is one step with a gradient of zeros, and nothing is
+            evaluated. Timing, staleness and faults at any scale.
+        trace: Called with one line per event; or a :class:`Trace`, to keep the events.
+        run_folder: Write what the coordinator left on its simulated disk there: events,
+            parameters, report.
+        events_max: Callbacks the run may take; more is a failure.
+        virtual_s_max: Virtual seconds it may last; more is a failure.
+
+    Returns:
+        The report (``pydownpour.sim.report`` says what is in it). A run that failed has its reason
+        in ``failure``, and what should have held and did not in ``violations``; neither raises.
+
+    Raises:
+        ConfigError: impossible settings, or a job without a replica function.
+
+    Example:
+        >>> import numpy as np
+        >>> from pydownpour import SGD, Job, Work
+        >>> job = Job(parameters={"w": np.zeros(3)}, optimizer=SGD(lr=0.1), data=Work(6, unit=1))
+        >>> simulate(job, replicas=2, shards=1, ghost=True)["units"]
+        6
+    """
+    settings = Settings(
+        seed=seed,
+        shards=shards,
+        replicas=replicas,
+        faults=plan(faults) if isinstance(faults, str) else faults,
+        link=link or LinkModel(),
+        compute=compute or ComputeModel(),
+        ghost=ghost,
+        events_max=events_max,
+        virtual_s_max=virtual_s_max,
+    )
+    kept = trace if isinstance(trace, Trace) else Trace(trace)
+    if ghost:
+        job = _without_evaluation(job)
+    else:
+        _ = job.train  # without one it would fail in every replica, again and again
+    world = World(job, settings, kept)
+    with _seeded(seed):
+        _run(world)
+    if run_folder is not None:
+        _keep(world, run_folder)
+    return build_report(world)
+
+
+def _run(world: World) -> None:
+    """Run it here, or in a thread where this one runs an event loop already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        world.run()
+        return
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            world.run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="pydownpour-simulation", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _without_evaluation(job: Job) -> Job:
+    """A ghost's parameters never change: judging them would only take time."""
+    ghost = copy.copy(job)
+    ghost._evaluation = None
+    return ghost
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Python's and numpy's global generators follow the seed meanwhile."""
+    python, numpy = random.getstate(), np.random.get_state()
+    chance = random.Random(f"{seed}/global")
+    random.seed(chance.getrandbits(64))
+    np.random.seed(chance.getrandbits(32))
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _keep(world: World, run_folder: str | os.PathLike[str]) -> None:
+    """Write the coordinator's files to a real folder."""
+    disk = world.network.hosts["coordinator"].disk
+    assert disk is not None
+    try:
+        os.makedirs(run_folder, exist_ok=True)
+        for path, content in disk.files().items():
+            name = os.path.relpath(path, RUN_FOLDER)
+            with open(os.path.join(run_folder, name), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise ConfigError(f"cannot write the run folder {run_folder}: {error}") from error

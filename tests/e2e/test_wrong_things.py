@@ -1,0 +1,330 @@
+"""Wrong things get words: at join, in a step, on the command line, on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pydownpour as dp
+from pydownpour import limits
+from pydownpour.errors import (
+    AuthError,
+    ConfigError,
+    LayoutMismatch,
+    UnsupportedArray,
+)
+from pydownpour.net.access import Access, Bind
+from pydownpour.shard.service import serve_shard
+from tests.chaos.processes import ByHand, Command, status, until
+from tests.e2e.stage import Stage
+from tests.e2e.stranger import Stranger, dismiss
+
+GOOD = """
+import numpy as np
+import pydownpour as dp
+job = dp.Job(
+    parameters={"a": np.zeros(3, np.float32), "w": np.zeros((4, 5), np.float32)},
+    optimizer=dp.SGD(lr=1.0),
+    data=dp.Work(4, unit=1),
+)
+@job.replica
+async def train(replica):
+    async for unit in replica.work():
+        await replica.step({name: np.ones_like(p) for name, p in replica.parameters.items()})
+"""
+
+
+@pytest.fixture
+def fast_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a job is heard of sooner."""
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+
+
+def job_of(parameters: dict[str, Any], **settings: Any) -> dp.Job:
+    return dp.Job(parameters=parameters, optimizer=dp.SGD(lr=1.0), **settings)
+
+
+# -- at join ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, fast_ends: None) -> AsyncIterator[Stage]:
+    """A running job with a token, and a member that does nothing."""
+    parameters = {"a": np.zeros(3, np.float32), "w": np.zeros((4, 5), np.float32)}
+    access = Access(token="open sesame")
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1, access=access) as stage:
+        await Stranger.join(stage.url, access)
+        yield stage
+        await dismiss(stage.url, access)
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        ({"a": np.zeros(3), "w": np.zeros((4, 6))}, "'a' is a float64"),
+        (
+            {"a": np.zeros(3, np.float32), "w": np.zeros((5, 4), np.float32)},
+            r"'w' is w float32\[5, 4\] at .*, but w float32\[4, 5\] in the job",
+        ),
+        ({"w": np.zeros((4, 5), np.float32)}, r"lacks the job's parameter a float32\[3\]"),
+        (
+            {
+                "a": np.zeros(3, np.float32),
+                "later": np.zeros(1, np.float32),
+                "w": np.zeros((4, 5), np.float32),
+            },
+            r"has a parameter the job does not: later float32\[1\]; .* add it to the job file",
+        ),
+    ],
+    ids=["dtype", "shape", "missing", "added later"],
+)
+async def test_other_parameters_are_refused_and_the_first_array_is_named(
+    stage: Stage, mine: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(LayoutMismatch, match=words):
+        async with dp.join(stage.url, mine, token="open sesame"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("token", "words"), [(None, "needs a token; set PYDOWNPOUR_TOKEN"), ("guess", "wrong token")]
+)
+async def test_a_wrong_token_is_refused_for_replica_and_shard(
+    stage: Stage, token: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYDOWNPOUR_TOKEN", raising=False)
+    with pytest.raises(AuthError, match=words):
+        async with dp.join(stage.url, token=token):
+            pass
+    with pytest.raises(AuthError, match=words):
+        await serve_shard(
+            coordinator=stage.url, bind=Bind(), access=Access(token=token), announce=print
+        )
+
+
+async def test_an_unknown_protocol_version_names_both_ranges(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="speaks protocol 7 to 9, this coordinator 1 to 1"):
+        await Stranger.join(stage.url, stage.access, protocol_min=7, protocol_max=9)
+
+
+async def test_one_shard_too_many_is_refused_in_words(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="has that place; start this job's coordinator with more"):
+        await serve_shard(
+            coordinator=stage.url, bind=Bind(), access=stage.access, announce=lambda url: None
+        )
+
+
+# -- in a step -------------------------------------------------------------------------------------
+
+
+async def test_gradients_of_any_order_and_strides_land_where_they_belong(
+    tmp_path: Path, fast_ends: None
+) -> None:
+    values = np.arange(24, dtype=np.float32).reshape(4, 6)
+    wide = np.zeros((8, 12), np.float32)
+    wide[::2, ::2] = values
+    gradients = {
+        "backward": values[::-1, ::-1],
+        "double": values.astype(np.float64),
+        "empty": np.zeros((3, 0), np.float32),
+        "fortran": np.asfortranarray(values),
+        "list": values.tolist(),
+        "scalar": np.float32(2.5),
+        "strided": wide[::2, ::2],
+        "turned": values.T,
+    }
+    shapes = {name: np.shape(gradient) for name, gradient in gradients.items()}
+    job = job_of(
+        {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, data=dp.Work(1)
+    )
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for _ in replica.work():
+            await replica.step(gradients)
+
+    async with Stage(job, tmp_path / "run", shards=1) as stage:
+        await stage.replica()
+    final = stage.parameters()
+    for name, gradient in gradients.items():
+        np.testing.assert_array_equal(final[name], -np.asarray(gradient, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "kind", "words"),
+    [
+        (np.ones(3, np.int64), UnsupportedArray, "'w' has dtype int64: integers have no gradient"),
+        (np.ones(3, np.complex64), UnsupportedArray, "complex numbers are not supported"),
+        (np.ones(4, np.float32), LayoutMismatch, r"'w' has shape \[4\], the parameter has \[3\]"),
+        ([1.0, None, 2.0], UnsupportedArray, "object arrays cannot travel"),
+    ],
+    ids=["int", "complex", "shape", "object"],
+)
+async def test_a_gradient_that_cannot_be_one_is_refused_and_the_loop_may_go_on(
+    tmp_path: Path, fast_ends: None, gradient: Any, kind: type[Exception], words: str
+) -> None:
+    async with Stage(job_of({"w": np.zeros(3, np.float32)}), tmp_path / "run", shards=1) as stage:
+        async with dp.join(stage.url) as replica:
+            with pytest.raises(kind, match=words):
+                await replica.step({"w": gradient})
+            await replica.step({"w": np.ones(3)})
+    np.testing.assert_array_equal(stage.parameters()["w"], -1.0)
+
+
+# -- on the command line ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Path]:
+    """A folder of job files, each wrong in one way but ``good.py``, and a port in use."""
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "good.py").write_text(GOOD)
+    (folder / "empty.py").write_text("x = 1\n")
+    (folder / "idle.py").write_text(GOOD.partition("@job.replica")[0])
+    (folder / "ints.py").write_text(GOOD.replace("np.zeros(3, np.float32)", "np.zeros(3, int)"))
+    (folder / "broken.py").write_text("def f(:\n")
+    return folder
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "no job": ("run empty.py", r"no job in empty\.py: .* job = dp\.Job\("),
+    "no file": ("run nothing.py", r"no job file 'nothing\.py'"),
+    "no function": ("run idle.py", r"without a replica function; put @job\.replica above"),
+    "no such job": ("run good.py:other", r"no 'other' in good\.py; its jobs are job"),
+    "too many shards": ("run good.py --shards 9", r"9 shards, but 23 parameters fill only 2 str"),
+    "public": ("run good.py --bind 0.0.0.0:0", r"without a token .* and TLS .* --insecure"),
+    "public role": ("coordinator good.py --shards 1 --bind 0.0.0.0:0", r"would let others in"),
+    "public shard": (
+        "shard --coordinator http://127.0.0.1:9 --bind 0.0.0.0:0",
+        r"let others in|ad",
+    ),
+    "bad bind": ("run good.py --bind 127.0.0.1:http", r"port must be a number from 0 to 65535"),
+    "bad URL": ("replica good.py --coordinator 127.0.0.1:9", r"must start with http://"),
+    "token file": ("run good.py --token-file none.txt", r"cannot read the token file none\.txt"),
+    "half TLS": ("run good.py --tls-cert cert.pem", r"needs both --tls-cert and --tls-key"),
+    "run folder": ("run good.py --run-folder good.py/x", r"cannot make the run folder good\.py/x"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_command_is_one_line_and_exit_code_2(files: Path, case: str) -> None:
+    arguments, words = WRONG[case]
+    with Command(*arguments.split(), cwd=files) as command:
+        assert command.wait() == 2, command.said
+        assert command.heard(words)
+    check_one_line(command)
+
+
+def check_one_line(command: Command) -> None:
+    """One line of ours on standard error, after what a run says while it starts; no traceback."""
+    assert "Traceback" not in command.said
+    assert len(command.err) == 1, command.err
+    assert command.err[0].startswith("pydownpour: ")
+
+
+@pytest.mark.parametrize("name", ["ints.py", "broken.py"])
+def test_a_wrong_job_file_shows_the_file_s_own_line_and_no_other(files: Path, name: str) -> None:
+    with Command("run", name, cwd=files) as command:
+        assert command.wait() == 2
+    lines = [line for line in command.err if line.lstrip().startswith("File ")]
+    assert lines
+    assert all(name in line or "pydownpour" in line for line in lines)
+    if name == "ints.py":
+        assert command.heard("parameter 'a' has dtype int64: integers have no gradient")
+    else:
+        assert command.heard(r"broken\.py is not valid Python")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "run good.py --bind 127.0.0.1:{port}",
+        "coordinator good.py --shards 1 --bind 127.0.0.1:{port}",
+        "shard --coordinator http://127.0.0.1:9 --bind 127.0.0.1:{port}",
+    ],
+    ids=["run", "coordinator", "shard"],
+)
+def test_a_port_in_use_is_named(files: Path, arguments: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Command(*arguments.format(port=port).split(), cwd=files) as command:
+            assert command.wait() == 2, command.said
+            assert command.heard(rf"127\.0\.0\.1:{port} is in use by another process")
+    check_one_line(command)
+
+
+def test_replicas_that_a_job_by_hand_refuses_say_why_and_exit_2(files: Path) -> None:
+    (files / "other.py").write_text(GOOD.replace("(4, 5)", "(5, 4)"))
+    (files / "more.py").write_text(GOOD.replace('"w":', '"later": np.zeros(1), "w":'))
+    token = {"PYDOWNPOUR_TOKEN": "open sesame"}
+    wrong = {
+        "other.py": (token, r"parameter 'w' is w float32\[5, 4\] at .*, but w float32\[4, 5\]"),
+        "more.py": (token, r"a parameter the job does not: later"),
+        "good.py": ({"PYDOWNPOUR_TOKEN": "guess"}, r"wrong token"),
+    }
+    with ByHand(files / "good.py", files, shards=1, env=token) as job:
+        for name, (env, words) in wrong.items():
+            with Command("replica", files / name, "--coordinator", job.url, env=env) as command:
+                assert command.wait() == 2, command.said
+                assert command.heard(words)
+            check_one_line(command)
+        with Command("shard", "--coordinator", job.url) as command:
+            assert command.wait() == 2
+            assert command.heard("needs a token; set PYDOWNPOUR_TOKEN")
+        check_one_line(command)
+        assert status(job.url, "open sesame")["replicas"] == []
+        assert job.replica().wait() == 0
+        assert job.finish()["state"] == "done"
+
+
+# -- on the disk -----------------------------------------------------------------------------------
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+from pydownpour.cli import main
+main()
+"""
+"""No file may grow beyond 600 bytes, in this process and its children: as on a full disk."""
+
+
+def test_a_full_disk_does_not_end_the_training(files: Path) -> None:
+    (files / "good.py").write_text(GOOD.replace("(4, 5)", "(40, 50)"))
+    run = Command(
+        "run", "good.py", "--run-folder", "run", "--json",
+        program=(sys.executable, "-c", LIMITED), cwd=files,
+    )  # fmt: skip
+    with run:
+        assert run.wait() == 0, run.said
+    report = run.report
+    assert report["state"] == "done"
+    assert report["samples"] == 4
+    assert "file too large (EFBIG)" in report["storage"]
+    assert run.heard("run folder: .*EFBIG"), "said while it runs, not only in the report"
+    assert not (files / "run" / "parameters.safetensors").exists(), "half a file is no file"
+
+
+def test_a_run_folder_that_disappears_does_not_end_the_training(files: Path) -> None:
+    code = GOOD.replace(
+        "async for",
+        "import os, time\n    while not os.path.exists('go'): time.sleep(0.01)\n    async for",
+    )
+    (files / "good.py").write_text(code)
+    with Command("run", "good.py", "--run-folder", "run", "--json", cwd=files) as run:
+        until(lambda: status(run.url)["replicas"], "a replica")
+        os.rename(files / "run", files / "moved")
+        (files / "go").touch()
+        assert run.wait() == 0, run.said
+    assert run.report["samples"] == 4
+    assert json.dumps(run.report["storage"]) != '"ok"'
