@@ -61,9 +61,7 @@ async def apply(scale: Scale) -> list[Row]:
             patience_s=scale.patience_s,
         )
         name = f"apply {rule.name}"
-        found.append(
-            row(name, figures, "ours", "triad", unit="GB/s", goal=Goal(0.97), note=what)
-        )
+        found.append(row(name, figures, "ours", "triad", unit="GB/s", goal=Goal(0.97), note=what))
     return found
 
 
@@ -98,7 +96,12 @@ def _triad() -> tuple[Triad, str]:
             command = [compiler, *flags, str(source), "-o", str(library)]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                 function = ctypes.CDLL(str(library)).triad
-                function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_long]
+                function.argtypes = [
+                    ctypes.c_void_p,
+                    ctypes.c_void_p,
+                    ctypes.c_float,
+                    ctypes.c_long,
+                ]
                 function.restype = None
 
                 def compiled(p: Flat, g: Flat) -> None:

@@ -40,7 +40,7 @@ async def _many_against_one(scale: Scale, length: int) -> Row:
             {"many": many.step, "one": one.step}, rounds=scale.rounds, patience_s=scale.patience_s
         )
     return row(
-        f"{scale.tensors:,} tensors, {many_layout.len * 4 / 1e6:.0f} MB",
+        f"{scale.tensors:,} tensors, {many_layout.len * 4 / 1e6:g} MB",
         figures,
         "many",
         "one",

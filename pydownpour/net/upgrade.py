@@ -22,6 +22,9 @@ from pydownpour.errors import DownpourError, InternalError
 
 log = logging.getLogger(__name__)
 
+JOINED_SIZE_MAX = 16 * limits.KIB
+"""Small buffers are copied to one where each would be a system call of its own."""
+
 
 class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     """One upgraded connection. Subclasses say where bytes land and what they mean.
@@ -109,8 +112,11 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         if transport is None or transport.is_closing():
             return
         views = [memoryview(buffer) for buffer in buffers]  # all that asyncio takes
-        self.bytes_sent += sum(view.nbytes for view in views)
-        if self._is_asyncio:
+        size = sum(view.nbytes for view in views)
+        self.bytes_sent += size
+        if self._is_asyncio and size <= JOINED_SIZE_MAX:
+            transport.write(b"".join(views))
+        elif self._is_asyncio:
             # asyncio's own writelines joins the buffers to one (until 3.12), or does not tell us
             # when its buffer is full (from then on).
             for view in views:

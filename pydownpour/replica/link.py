@@ -190,7 +190,6 @@ class Link:
 
     async def _serve(self, road: Road) -> None:
         """Send what there is to send; raises when the connection is gone."""
-        self._watchdog = None
         self._watch(road, ())
         try:
             while True:
@@ -219,7 +218,7 @@ class Link:
     def _watch(self, road: Road, before: tuple[int, ...]) -> None:
         """Give a connection up if answers are due and not a byte has moved for a whole period."""
         now = self._moved(road)
-        if now and now == before and self._watchdog is not None:
+        if now and now == before:
             road.abort(
                 PeerLost(
                     f"{self.describe()} has {self.open_records} records open and was silent for "

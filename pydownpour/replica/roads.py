@@ -149,10 +149,13 @@ class StreamRoad(Road):
         """Write batch by batch, as fast as the peer takes it."""
         stream = self._stream
         self.check()
-        stream.write(self._announcement(part, first, count))
+        # The announcement goes with the first records: by itself it would be a packet of its own
+        # that wakes the shard for nothing.
+        ahead: list[Any] = [self._announcement(part, first, count)]
         for start in range(first, first + count, BATCH_RECORDS):
             batch = min(BATCH_RECORDS, first + count - start)
-            stream.write_many(self._records(part, start, batch))
+            stream.write_many([*ahead, *self._records(part, start, batch)])
+            ahead.clear()
             if not stream.is_writable:
                 await stream.wait_writable()
             self.check()

@@ -74,7 +74,14 @@ async def run_replica(
     """
     train = job.train
     layout = job.layout
-    async with _Joined(coordinator, layout, access, name, replica, rng, own_thread) as trainer:
+    joined = _Joined(coordinator, layout, access, name, replica, rng, own_thread)
+    try:
+        trainer = await joined.__aenter__()
+    except ClosedError as error:
+        log.info("%s; nothing left to do", error)  # the others finished before we came
+        return
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_exit(joined)
         try:
             await _train(train, trainer)
         except ClosedError as error:

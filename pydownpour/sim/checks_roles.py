@@ -81,20 +81,23 @@ class FetchesNeverGoBack(Check):
         super().__init__(checks)  # type: ignore[arg-type]
         self._lsn: dict[tuple[Life, int], int] = {}
         self._versions: dict[tuple[Life, int], NDArray[np.uint64]] = {}
-        self._last: dict[tuple[int, int], int] = {}
+        self._last: dict[tuple[int, int], tuple[int, int]] = {}
+        """What the last of a replica's processes to end had, and how many had started by then."""
 
     def joined(self, life: Life) -> None:
-        """A successor has fetched at least what the one before it had."""
+        """One that started when the one before it had ended fetches at least what that had."""
         for link in life.trainer.session.links:
-            before = self._last.get((life.replica, link.entry.index), 0)
-            self._lsn[life, link.entry.index] = before
+            lsn, started = self._last.get((life.replica, link.entry.index), (0, 0))
+            self._lsn[life, link.entry.index] = lsn if life.actor.number > started else 0
             self._versions[life, link.entry.index] = link.versions.copy()
 
     def gone(self, life: Life) -> None:
         """Forget it, but for what its successor must have."""
         for link in life.trainer.session.links:
-            self._lsn.pop((life, link.entry.index), None)
-            self._versions.pop((life, link.entry.index), None)
+            key = (life.replica, link.entry.index)
+            lsn = max(self._last.get(key, (0, 0))[0], self._lsn.pop((life, link.entry.index)))
+            self._last[key] = (lsn, self.world.processes.started)
+            del self._versions[life, link.entry.index]
 
     def look(self) -> Iterator[str]:
         """Compare with the last look."""
@@ -105,8 +108,6 @@ class FetchesNeverGoBack(Check):
                 if link.lsn_known < self._lsn[key]:
                     yield f"{where}: fetched LSN {link.lsn_known} after {self._lsn[key]}"
                 self._lsn[key] = link.lsn_known
-                last = (life.replica, link.entry.index)
-                self._last[last] = max(self._last.get(last, 0), link.lsn_known)
                 if (link.versions < self._versions[key]).any():
                     yield f"{where}: versions {link.versions} after {self._versions[key]}"
                 np.copyto(self._versions[key], link.versions)

@@ -190,6 +190,7 @@ impl Arena {
             self.links.push(&self.bare, index);
             return None;
         };
+        // ORDERING: Relaxed, a statistic.
         self.owned.fetch_add(1, Ordering::Relaxed);
         self.blocks[index as usize].memory.with_mut(|memory| {
             // SAFETY: the index was popped, so this thread alone knows the block.
@@ -202,6 +203,7 @@ impl Arena {
     ///
     /// The caller owns the block: it was `Fresh`, or its count has just become zero.
     pub(super) fn put(&self, index: u32) {
+        // ORDERING: Relaxed, as in `take`; the lists' own Release and Acquire order the memory.
         let spares = self.spares.fetch_add(1, Ordering::Relaxed);
         if spares >= self.spares_max && index as usize >= self.first {
             self.spares.fetch_sub(1, Ordering::Relaxed);
@@ -248,6 +250,7 @@ impl Arena {
 
     /// Blocks on shelves, and blocks beyond one a stripe that have memory. Statistics.
     pub(super) fn counts(&self) -> (usize, usize) {
+        // ORDERING: Relaxed, statistics.
         (self.spares.load(Ordering::Relaxed), self.owned.load(Ordering::Relaxed))
     }
 

@@ -140,6 +140,7 @@ impl Fragment {
     /// counter therefore finds in this fragment either the mark or a number, never a stale one:
     /// "everything changed since" misses nothing.
     pub(super) fn published(&self, counter: &AtomicU64) -> (u64, u64) {
+        // ORDERING: Relaxed; written under the claim only.
         let version_before = self.version.load(Ordering::Relaxed);
         // ORDERING: Release, paired with the Acquire in `version`.
         self.version.store(version_before + 1, Ordering::Release);
@@ -153,6 +154,7 @@ impl Fragment {
 
     /// Set the counters when restoring. Claim holder only.
     pub(super) fn restore(&self, version: u64, lsn: u64) {
+        // ORDERING: Release, paired with the Acquire in `version` and in `lsn`.
         self.version.store(version, Ordering::Release);
         self.lsn.store(lsn, Ordering::Release);
     }

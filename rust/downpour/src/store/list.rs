@@ -92,6 +92,7 @@ impl Links {
         let mut index = index_of(head.0.swap(u64::from(NONE), Ordering::Acquire));
         while index != NONE {
             // Read the link first: the receiver may push the index elsewhere at once.
+            // ORDERING: Relaxed; the Acquire of the swap (or of the claim) made the links visible.
             let below = self.0[index as usize].load(Ordering::Relaxed);
             receive(index);
             index = below;

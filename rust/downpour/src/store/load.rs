@@ -118,6 +118,7 @@ impl Store {
     }
 
     fn expect_unsealed(&self) -> Result<(), StoreError> {
+        // ORDERING: Relaxed; for a fragment with a record, the claim orders it.
         if self.sealed.load(Ordering::Relaxed) {
             return Err(StoreError::Sealed { lsn: self.lsn() });
         }

@@ -148,6 +148,7 @@ impl Queue {
 
     /// A record with a gradient left the queue.
     pub(super) fn forget_update(&self) {
+        // ORDERING: Relaxed, as in `push_update`.
         self.records.fetch_sub(1, Ordering::Relaxed);
     }
 
