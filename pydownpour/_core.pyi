@@ -171,7 +171,7 @@ class Store:
         next cursor == fragments when done. Header: kind PARAMETERS, fragment, version = the
         fragment's version, seq = LSN of its last record, dtype f32."""
     def memory(self) -> dict[str, int]:
-        """Bytes: parameters, state, spare, table, pinned (old blocks that only readers still hold)."""
+        """Bytes: parameters, state, spare, table, pinned (old blocks only readers still hold)."""
 
 @final
 class PinnedStripe:

@@ -18,7 +18,6 @@ The services never import this module: they are handed the object (``train``, ``
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import sys
 import traceback
@@ -35,6 +34,7 @@ from pydownpour.errors import ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout
 from pydownpour.optimizers import Part
 from pydownpour.policy import Downpour, Policy
+from pydownpour.schedules import pass_order, units_in_pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,7 +88,7 @@ class Work:
     @property
     def units(self) -> int:
         """Units in one pass."""
-        return -(-self.len // self.unit)
+        return units_in_pass(self.len, self.unit)
 
     @property
     def samples(self) -> int:
@@ -109,16 +109,7 @@ class Work:
                 f"samples [{start}, {stop}) of pass {number} are outside {self.passes} passes "
                 f"of {self.len} samples"
             )
-        if not self.shuffle:
-            return np.arange(start, stop, dtype=np.int64)
-        return _order(self.seed, number, self.len)[start:stop]
-
-
-@functools.lru_cache(maxsize=2)  # the pass that runs and the one whose stragglers still do
-def _order(seed: int, number: int, length: int) -> NDArray[np.int64]:
-    order = np.random.default_rng([seed, number]).permutation(length)
-    order.setflags(write=False)
-    return order
+        return pass_order(self.len, self.shuffle, self.seed, number)[start:stop]
 
 
 @final

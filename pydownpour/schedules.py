@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=2)  # the pass that runs and the one whose stragglers still do
 def pass_order(length: int, shuffle: bool, seed: int, number: int) -> NDArray[np.int64]:
     """The order in which pass ``number`` visits samples 0 .. length-1.
 

@@ -51,6 +51,7 @@ class Road(abc.ABC):
         """Bytes (sent, received) not yet booked on the link."""
         return 0, 0
 
+    @abc.abstractmethod
     def abort(self, error: PeerLost) -> None:
         """Give the connection up; whoever uses it sees the error."""
 
@@ -178,6 +179,9 @@ class PostRoad(Road):
 
     def check(self) -> None:
         """Nothing to check: every request opens what it needs."""
+
+    def abort(self, error: PeerLost) -> None:
+        """Nothing to drop: every request has a time limit of its own."""
 
     async def push(self, part: Part, first: int, count: int) -> None:
         """One request; its answer settles the records."""
