@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 
+from pydownpour.layout import raw
 from pydownpour.net import sockets
 
 SEND_SIZE = 1 << 20
@@ -30,7 +31,7 @@ def serve(size_max: int) -> int:
     sockets.tune(listener, "127.0.0.1")
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    source = memoryview(np.ones(max(1, size_max), np.uint8))
+    source = raw(np.ones(max(1, size_max), np.uint8))
 
     def accept() -> None:
         while True:

@@ -34,7 +34,7 @@ async def _both_ways(
 ) -> list[Row]:
     layout = cluster.one_array(scale.big_len)
     size = scale.big_len * 4
-    target = memoryview(np.ones(size, np.uint8))
+    target = raw(np.ones(size, np.uint8))
     async with (
         cluster.running(layout, SGD(lr=1e-6)) as up,
         cluster.pushing(up.url, layout, fallback=fallback) as pusher,
