@@ -7,6 +7,7 @@ import click
 from pydownpour.cli.doctor import doctor
 from pydownpour.cli.roles import coordinator, replica, shard
 from pydownpour.cli.run import demo, run
+from pydownpour.cli.sim import sim
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -30,6 +31,7 @@ def app() -> None:
       pydownpour demo                                   watch it train
       pydownpour run digits.py --shards 2 --replicas 4  your own job, on this machine
       pydownpour run --help                             what a job file looks like
+      pydownpour sim digits.py --faults swarm           the same file on virtual time
     By hand, in three terminals or on three machines:
       pydownpour coordinator digits.py --shards 1
       pydownpour shard --coordinator URL
@@ -41,5 +43,5 @@ def app() -> None:
     """
 
 
-for _command in (demo, run, coordinator, shard, replica, doctor):
+for _command in (demo, run, sim, coordinator, shard, replica, doctor):
     app.add_command(_command)

@@ -55,6 +55,7 @@ class Actor(Process):
         self.main: asyncio.Task[Any] | None = None
         self.context = contextvars.copy_context()
         self.context.run(CURRENT.set, self)
+        self.context.run(_ACTOR.set, self)
 
     # -- what it says of itself ------------------------------------------------------------------
 
@@ -78,13 +79,14 @@ class Actor(Process):
         return f"<{self.name} {self.life.value}>"
 
 
+_ACTOR: contextvars.ContextVar[Actor | None] = contextvars.ContextVar("actor", default=None)
+
+
 def current() -> Actor | None:
     """The actor whose callback runs; None in the world's own."""
-    process = CURRENT.get()
-    return process if isinstance(process, Actor) else None
+    return _ACTOR.get()
 
 
 def owner(context: contextvars.Context) -> Actor | None:
     """The actor a context belongs to."""
-    process = context.get(CURRENT)
-    return process if isinstance(process, Actor) else None
+    return context.get(_ACTOR)

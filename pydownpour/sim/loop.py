@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import heapq
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from pydownpour.errors import ConfigError, DownpourError
-from pydownpour.sim.actor import Actor, Life, current, owner
+from pydownpour.sim.actor import Life, current, owner
+from pydownpour.sim.handles import Callback, Timer, Timers
 
 if TYPE_CHECKING:
     from pydownpour.sim.network import Network
@@ -31,63 +31,6 @@ class SimulationStuck(DownpourError):
 
 class BudgetSpent(DownpourError):
     """A run used more events or virtual seconds than it may: it hangs or livelocks."""
-
-
-class _Handle(events.Handle):
-    """A callback of one process: held back while it is paused, for ever when it is dead."""
-
-    __slots__ = ("_actor",)
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context,
-        actor: Actor | None,
-    ) -> None:
-        super().__init__(callback, args, loop, context)
-        self._actor = actor
-
-    def _run(self) -> None:
-        actor = self._actor
-        if actor is not None and actor.life is not Life.RUNNING:
-            actor.held.append(self._run)
-        elif not self._cancelled:  # it may have been while it was held back
-            super()._run()
-
-
-class _TimerHandle(events.TimerHandle):
-    """The same, later. Equal times run in the order they were made."""
-
-    __slots__ = ("_actor", "_order")
-    _when: float
-
-    def __init__(
-        self,
-        when: float,
-        order: int,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: contextvars.Context,
-        actor: Actor | None,
-    ) -> None:
-        super().__init__(when, callback, args, loop, context)
-        self._order = order
-        self._actor = actor
-
-    def __lt__(self, other: Any) -> bool:
-        if self._when == other._when:
-            return bool(self._order < other._order)
-        return bool(self._when < other._when)
-
-    def _run(self) -> None:
-        actor = self._actor
-        if actor is not None and actor.life is not Life.RUNNING:
-            actor.held.append(self._run)
-        elif not self._cancelled:  # it may have been while it was held back
-            super()._run()
 
 
 @final
@@ -108,10 +51,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, *, events_max: int, virtual_s_max: float) -> None:
         super().__init__()
         self._now = 0.0
-        self._order = 0
         self._events_max, self._virtual_s_max = events_max, virtual_s_max
         self.events = 0
-        self._selector = self  # BaseEventLoop asks it for I/O events; there never are any
+        self._timers = Timers()
         self._clock_resolution = 1e-9
         self.set_exception_handler(self._on_error)
         self.on_instant: Callable[[], None] | None = None
@@ -132,19 +74,31 @@ class SimLoop(asyncio.BaseEventLoop):
         actor = current()
         return self._now if actor is None else self._now + actor.clock_offset_s
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """The selector's part of the loop: instead of waiting, time passes."""
-        if timeout != 0 and self.on_instant is not None:
+    def _run_once(self) -> None:
+        """Run what is ready; if nothing is, let time pass to the next timer."""
+        ready = self._ready  # type: ignore[attr-defined]
+        if not ready:
+            self._pass_time()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _pass_time(self) -> None:
+        if self.on_instant is not None:
             self.on_instant()
-        if timeout is None:
+            if self._ready:  # type: ignore[attr-defined]
+                return
+        when = self._timers.next_time()
+        if when is None:
             raise SimulationStuck(f"at {self._now:.6f} s nothing is scheduled and nobody is ready")
-        if timeout > 0:
-            self._now = max(self._now, self._scheduled[0]._when)  # type: ignore[attr-defined]
-            if self._now > self._virtual_s_max:
+        if when > self._now:
+            self._now = when
+            if when > self._virtual_s_max:
                 raise BudgetSpent(
                     f"not done after {self._virtual_s_max:g} virtual seconds (--virtual-s)"
                 )
-        return []
+        self._ready.extend(self._timers.pop_until(self._now))  # type: ignore[attr-defined]
 
     def lift_budgets(self) -> None:
         """The run is over; unwinding may take what it takes."""
@@ -166,7 +120,7 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> events.Handle:
         if context is None:
             context = contextvars.copy_context()
-        handle = _Handle(callback, args, self, context, owner(context))
+        handle = Callback(callback, args, self, context, owner(context))
         self._ready.append(handle)  # type: ignore[attr-defined]
         self.events += 1
         if self.events > self._events_max:
@@ -179,7 +133,7 @@ class SimLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> events.TimerHandle:
+    ) -> Any:
         """Schedule by the clock of the process that asks."""
         actor = current()
         world_when = when if actor is None else when - actor.clock_offset_s
@@ -191,14 +145,12 @@ class SimLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> events.TimerHandle:
+    ) -> Timer:
         """Schedule by the world's time."""
         if context is None:
             context = contextvars.copy_context()
-        self._order += 1
-        timer = _TimerHandle(when, self._order, callback, args, self, context, owner(context))
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]
+        timer = Timer(when, callback, args, self, context, owner(context), self._timers)
+        self._timers.push(timer)
         return timer
 
     def create_task(  # type: ignore[override]

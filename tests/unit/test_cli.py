@@ -32,7 +32,7 @@ from pydownpour.errors import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("run", "demo", "coordinator", "shard", "replica", "doctor")
+COMMANDS = ("run", "demo", "sim", "coordinator", "shard", "replica", "doctor")
 
 
 def invoke(*arguments: str, **environment: str) -> Result:
