@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Processes share the cores already; BLAS threads on top would fight over them.
 export OPENBLAS_NUM_THREADS ?= 1
 
-CARGO_TEST := cargo test --release --locked --package downpour
+CARGO_TEST := cargo test --profile checked --locked --package downpour
 STUBTEST := $(BIN)/python -m mypy.stubtest --ignore-unused-allowlist \
 	--allowlist tests/unit/test_core_stub_allowlist.txt
 PYTEST := $(BIN)/python -m pytest
@@ -84,7 +84,7 @@ chaos: $(EXTENSION) ## real processes killed, stopped and starved, short and lon
 .PHONY: loom
 loom: ## every interleaving of the store's claim, publish and reclaim protocol
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} \
-	cargo test --release --locked --package downpour --target-dir target/loom --test 'loom_*'
+	cargo test --profile checked --locked --package downpour --target-dir target/loom --test 'loom_*'
 
 .PHONY: sanitize
 sanitize: ## the pure crate's tests under AddressSanitizer, its store tests under ThreadSanitizer
