@@ -15,4 +15,5 @@ more than a tenth of the machine meanwhile.
     echo       an upgraded aiohttp connection, without us
     cluster    a hand-made coordinator: the product's real shard and session around it
     stream, replicas, apply, latency, tensors, memory, imports    the rows
+    sim_vs_real, thinking    only by name: what the simulator predicts, and what comes true
 """

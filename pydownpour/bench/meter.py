@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import glob
 import os
+import resource
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -114,8 +115,10 @@ def _busy_s() -> float:
 
 
 def _own_s() -> float:
-    """Seconds that this process and its children ran, to the nanosecond."""
-    return sum(_ran_s(pid) for pid in (os.getpid(), *children.pids()))
+    """Seconds that this process and its children ran, also those that have ended and were reaped."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    living_s = sum(_ran_s(pid) for pid in (os.getpid(), *children.pids()))
+    return living_s + ended.ru_utime + ended.ru_stime
 
 
 def _ran_s(pid: int) -> float:

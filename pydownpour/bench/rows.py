@@ -29,6 +29,21 @@ class Goal:
 
 @final
 @dataclasses.dataclass(frozen=True)
+class Within:
+    """A row's ratio shall be 1, more or less."""
+
+    bound: float
+
+    def is_met(self, ratio: float) -> bool:
+        """Whether a ratio is near enough."""
+        return abs(ratio - 1.0) <= self.bound
+
+    def __str__(self) -> str:
+        return f"1 +- {self.bound:.2f}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Row:
     """One line.
 
@@ -46,7 +61,7 @@ class Row:
     reference: float
     unit: str
     ratio: float
-    goal: Goal
+    goal: Goal | Within
     ours_range: tuple[float, float]
     reference_range: tuple[float, float]
     foreign: float

@@ -1,8 +1,9 @@
 """The command ``pydownpour``: click for the words, rich for the terminal.
 
 ``app`` is the group, ``roles`` the three processes, ``run`` whole jobs on this machine, ``sim``
-the same on virtual time, ``doctor`` what this machine is. ``failures`` turns errors into one line and an exit code, ``loop`` runs a
-coroutine under signals, ``display`` watches a run. Nothing here is imported until it is used.
+the same on virtual time, ``doctor`` what this machine is. ``failures`` turns errors into one line
+and an exit code, ``loop`` runs a coroutine under signals, ``display`` watches a run. Nothing here
+is imported until it is used.
 """
 
 from __future__ import annotations

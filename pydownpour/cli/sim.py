@@ -99,8 +99,8 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 
 def _number(name: str, default: float, metavar: str, words: str) -> Callable[[F], F]:
     return click.option(
-        name, type=float, default=default, show_default=True, metavar=metavar, help=words,
-        callback=_positive,
+        name, type=float, default=default, show_default=f"{default:g}", metavar=metavar,
+        help=words, callback=_positive,
     )  # fmt: skip
 
 
@@ -164,8 +164,8 @@ def sim(
     It is the file that `pydownpour run` runs, with the same coordinator, shards and replicas; only
     time and the network are simulated. The same seed and settings give the same trace hash on
     every machine, so what went wrong once can be looked at as often as you like.
-    Fault plans: calm, kill, power, pause, slow, partition, oneway, reset, clog, skew, swizzle,
-    churn, swarm (each seed draws its own mix), doom (the job must fail, in words).
+    Fault plans: calm, kill, power, pause, zombie, slow, partition, oneway, reset, clog, skew,
+    swizzle, churn, swarm (each seed draws its own mix), doom (the job must fail, in words).
     Exit code 0: every run ended well and every check held.
     """
     options = SimOptions(**settings)

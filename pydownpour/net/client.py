@@ -38,7 +38,7 @@ class Client:
     ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are obeyed, but never for loopback.
 
     Raises:
-        ConfigError: the URL is not http or https.
+        ConfigError: the URL is not http or https, or its certificate is not to be trusted.
         ConnectFailed, PeerLost, DeadlineExceeded: the network.
         AuthError, LayoutMismatch, Fenced, NotReady, ...: what the peer named, in its words.
     """
@@ -135,8 +135,8 @@ class Client:
                     if response.status != 200:
                         data = await response.content.read(limits.CONTROL_SIZE_MAX)
                         raise problems.revive(response.status, data, peer=self.url)
-                    # Not iter_any, which joins what has come to one copy more. An HTTP chunk may end
-                    # in an empty piece.
+                    # Not iter_any, which joins what has come: one copy more. An HTTP chunk may
+                    # end in an empty piece.
                     async for chunk, _ in response.content.iter_chunks():
                         deadline.reschedule(asyncio.get_running_loop().time() + timeout_s)
                         yield chunk
@@ -218,7 +218,8 @@ class Client:
                 limit_s=timeout_s,
             ) from error
         except aiohttp.ClientConnectorCertificateError as error:
-            raise ConnectFailed(
+            # Trying again cannot help, so this is no ConnectFailed.
+            raise ConfigError(
                 f"{self.url} shows a certificate we do not trust ({error.certificate_error}); "
                 "pass the authority with --tls-ca",
                 peer=self.url,

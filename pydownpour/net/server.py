@@ -22,6 +22,7 @@ from pydownpour.errors import (
     ConfigError,
     DownpourError,
     LimitExceeded,
+    PeerLost,
     RemoteProtocolError,
     UpgradeRefused,
 )
@@ -182,8 +183,10 @@ class Server:
             return await self._dispatch(request)
         except DownpourError as error:
             status, problem = problems.describe(error)
-        except (ConnectionError, asyncio.CancelledError):
-            raise
+        except ConnectionError as error:
+            # The peer went away in the middle of its request: aiohttp finds nobody to answer and
+            # says nothing, where an error would end up as a traceback in the log.
+            status, problem = problems.describe(PeerLost(f"{request.remote} is gone: {error}"))
         except Exception:
             log.exception("%s: %s %s failed", self._name, request.method, request.path)
             status, problem = 500, Problem(code="internal", message="internal error; see the log")

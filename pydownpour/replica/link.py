@@ -91,6 +91,7 @@ class Link:
         self.bytes_received = 0
         self.fallback = False
         self.connected = False
+        """The shard has taken us in; set by the road."""
         self._wake = asyncio.Event()
         self._next_seq = 1
         self._fetches = 0
@@ -155,7 +156,6 @@ class Link:
             try:
                 async with self._open_road() as road:
                     self._road = road
-                    self.connected, delay_s = True, limits.BACKOFF_MIN_S
                     await self._serve(road)
             except UpgradeRefused as error:
                 log.warning("%s; falling back to POST and GET", error)
@@ -168,6 +168,7 @@ class Link:
                 reason = str(error)
             if self.connected:
                 self.connected, alive_at = False, loop.time()
+                delay_s = limits.BACKOFF_MIN_S
                 self.reconnects += 1
                 self._failures += 1
             if self._failures > limits.RECONNECTS_MAX:

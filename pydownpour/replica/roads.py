@@ -111,6 +111,7 @@ class StreamRoad(Road):
 
     async def __aenter__(self) -> Road:
         await self._link.client.upgrade("/v1/stream", self._link.headers, self._stream)
+        self._link.connected = True
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -190,6 +191,7 @@ class PostRoad(Road):
         body = await link.client.exchange(
             "/v1/push", buffers, link.headers, size_max=limits.POST_FRAMES_SIZE_MAX
         )
+        link.connected = True
         link.bytes_sent += sum(len(b) for b in buffers)
         link.bytes_received += len(body)
         for frame in _core.scan_frames(body):
@@ -206,5 +208,6 @@ class PostRoad(Road):
             since=since,
             inlet=self._inlet,
         )
+        link.connected = True
         link.bytes_received += size
         link.fetch_done(lsn)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import enum
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
@@ -47,7 +48,7 @@ class Actor(Process):
     def __init__(self, name: str, number: int, host: Host) -> None:
         self.name, self.number, self.host = name, number, host
         self.life = Life.RUNNING
-        self.held: list[Callable[[], None]] = []
+        self.held: deque[Callable[[], object]] = deque()
         self.clock_offset_s = host.clock_offset_s
         self.transports: dict[SimTransport, None] = {}
         self.ports: dict[int, None] = {}

@@ -51,6 +51,8 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     EndInWords,
 )
 
+LOGGERS: Final = ("pydownpour", "aiohttp", "asyncio")
+"""Where an error that was caught is written to."""
 GLANCE_EVERY: Final = 8
 """Moments; times the number of replicas over four, since a glance looks at each of them."""
 VIOLATIONS_MAX: Final = 20
@@ -81,13 +83,15 @@ class Checks(logging.Handler):
         self._moments = 0
 
     def __enter__(self) -> Checks:
-        logging.getLogger("pydownpour").addHandler(self)
+        for name in LOGGERS:
+            logging.getLogger(name).addHandler(self)
         self.world.loop.on_instant = self._moment
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.world.loop.on_instant = None
-        logging.getLogger("pydownpour").removeHandler(self)
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """An error that a service caught, logged and lived through."""

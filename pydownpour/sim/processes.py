@@ -20,7 +20,8 @@ class Processes:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._numbers = 0
+        self.started = 0
+        """Processes ever."""
         self.live: dict[str, Actor] = {}
         """By name; of two with one name the younger."""
         self.alive: dict[Actor, None] = {}
@@ -35,14 +36,14 @@ class Processes:
         on_exit: Callable[[Actor, BaseException | None], None],
     ) -> Actor:
         """Run a coroutine as a process; ``on_exit`` hears how it ended, if it was not killed."""
-        self._numbers += 1
+        self.started += 1
         loop, trace = self._network.loop, self._network.trace
         host.is_up = True
-        actor = Actor(name, self._numbers, host)
+        actor = Actor(name, self.started, host)
         self.live[name] = actor
         self.alive[actor] = None
-        trace.note(loop.now, "start", name, self._numbers)
-        task = loop.create_task(main(), context=actor.context.copy())
+        trace.note(loop.now, "start", name, self.started)
+        task = loop.create_task(_run(main, actor), context=actor.context.copy())
         actor.main = task
 
         def ended(task: asyncio.Task[Any]) -> None:
@@ -78,14 +79,21 @@ class Processes:
             self._network.trace.note(self._network.loop.now, "pause", actor.name)
 
     def resume(self, actor: Actor) -> None:
-        """As SIGCONT: everything that was held back runs, in order."""
+        """As SIGCONT: everything that was held back runs, in order.
+
+        Each in a turn of the loop of its own, as a selector reports one event of a socket at a
+        time: what one starts (a task, say) has begun before the next comes.
+        """
         if actor.life is not Life.PAUSED:
             return
         actor.life = Life.RUNNING
         self._network.trace.note(self._network.loop.now, "resume", actor.name)
-        held, actor.held = actor.held, []
-        for callback in held:
-            self._network.loop.call_soon(callback, context=_no_process())
+        self._network.loop.call_soon(self._release, actor, context=_no_process())
+
+    def _release(self, actor: Actor) -> None:
+        if actor.life is Life.RUNNING and actor.held:
+            actor.held.popleft()()
+            self._network.loop.call_soon(self._release, actor, context=_no_process())
 
     def _bury(self, actor: Actor, *, silently: bool) -> None:
         actor.life = Life.DEAD
@@ -106,13 +114,12 @@ class Processes:
         actors = [*self.graveyard, *self.alive]
         for actor in actors:
             actor.life = Life.RUNNING
-            held, actor.held = actor.held, []
-            for callback in held:
-                network.loop.call_soon(callback, context=_no_process())
-        await asyncio.sleep(0)
+            network.loop.call_soon(self._release, actor, context=_no_process())
+        while any(actor.held for actor in actors):
+            await asyncio.sleep(0)
         # First as a cancelled process would end, so that what it opened is closed in order.
         for actor in actors:
-            if actor.main is not None:
+            if actor.main is not None and not actor.main.cancelling():
                 actor.main.cancel()
         await _all_ended(actors)
         for actor in actors:
@@ -122,6 +129,17 @@ class Processes:
         self.graveyard.clear()
         self.live.clear()
         self.alive.clear()
+
+
+async def _run(main: Callable[[], Coroutine[Any, Any, object]], actor: Actor) -> None:
+    """As ``asyncio.run``: what a process still does when its main coroutine ends is cancelled."""
+    try:
+        await main()
+    finally:
+        rest = [task for task in actor.tasks if task is not actor.main]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 async def _all_ended(actors: list[Actor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,8 @@ from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import serve_shard
+from pydownpour.testing import FaultProxy
 from pydownpour.wire.messages import Status
-
-Advertise = Callable[[str], "contextlib.AbstractAsyncContextManager[str]"]
-
 
 class Stage:
     """One running job. ``report`` is there after the ``async with``."""
@@ -34,7 +32,7 @@ class Stage:
         *,
         shards: int = 2,
         access: Access | None = None,
-        before_shards: Advertise | None = None,
+        before_shards: Callable[[str], FaultProxy] | None = None,
     ) -> None:
         self.job, self.folder, self.shards = job, folder, shards
         self.access = access or Access()
@@ -77,14 +75,14 @@ class Stage:
             return
         # A proxy in front: the port is chosen first, so that the proxy knows where to go.
         port = free_port()
-        async with self.before_shards(f"127.0.0.1:{port}") as advertised:
+        async with self.before_shards(f"127.0.0.1:{port}") as proxy:
             await serve_shard(
                 coordinator=self.url,
                 bind=Bind(port=port),
                 access=self.access,
                 index=index,
                 announce=lambda url: None,
-                advertise=advertised,
+                advertise=proxy.url,
             )
 
     async def replica(self, *, own_thread: bool = False, name: str = "") -> None:
@@ -130,79 +128,6 @@ def free_port() -> int:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-class Proxy:
-    """A TCP proxy that can cut connections and rewrite the client's bytes."""
-
-    def __init__(
-        self,
-        target: str,
-        *,
-        cut_after: Callable[[int], int | None] = lambda number: None,
-        rewrite: Callable[[bytes], bytes] = lambda data: data,
-    ) -> None:
-        self._target = target
-        self._cut_after, self._rewrite = cut_after, rewrite
-        self.connections = 0
-        self.cuts = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[str]:
-        """Listen; yields the URL to advertise."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        self.connections += 1
-        budget = self._cut_after(self.connections)
-        host, port = self._target.split(":")
-        try:
-            up_reader, up_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            writer.close()
-            return
-        up = asyncio.create_task(self._pump(reader, up_writer, budget, self._rewrite))
-        down = asyncio.create_task(self._pump(up_reader, writer, None, lambda data: data))
-        try:
-            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            up.cancel()
-            down.cancel()
-            await asyncio.gather(up, down, return_exceptions=True)
-            for each in (writer, up_writer):
-                each.transport.abort()
-
-    async def _pump(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        budget: int | None,
-        rewrite: Callable[[bytes], bytes],
-    ) -> None:
-        while data := await reader.read(65536):
-            data = rewrite(data)
-            if budget is not None:
-                if len(data) >= budget:
-                    self.cuts += 1
-                    writer.write(data[:budget])
-                    await writer.drain()
-                    return
-                budget -= len(data)
-            writer.write(data)
-            await writer.drain()
 
 
 def ones(job: Job, value: float = 1.0) -> dict[str, NDArray[np.float32]]:

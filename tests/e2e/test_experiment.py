@@ -43,7 +43,8 @@ def check_regime(result: Any) -> None:
         assert 0.9 * (replicas - 1) < result.staleness_mean < replicas
 
 
-def test_adagrad_holds_where_a_fixed_rate_degrades(experiment: Any) -> None:
+def test_adagrad_holds_at_a_rate_where_sgd_degrades(experiment: Any) -> None:
+    # At the same rate; SGD with half of it comes to 0.88 to 0.92, which the whole grid shows.
     # Six seeds gave 0.90 to 0.92 (loss 0.28 to 0.39) against 0.68 to 0.84 (loss 0.49 to 1.17).
     adagrad = experiment.measure(experiment.Cell("adagrad", 0.02, 64), SEED)
     fixed = experiment.measure(experiment.Cell("sgd", 0.02, 64), SEED)
@@ -55,7 +56,8 @@ def test_adagrad_holds_where_a_fixed_rate_degrades(experiment: Any) -> None:
 
 
 def test_a_warm_start_helps_adagrad(experiment: Any) -> None:
-    # Six seeds gave losses of 0.17 to 0.28 against 0.28 to 0.77, this one 0.17 against 0.31.
+    # Six seeds gave losses of 0.17 to 0.28 against 0.28 to 0.77, this one 0.17 against 0.31. Not
+    # accuracy: it rose by 0 to 19 points, 3 in the median, and one seed did not gain.
     cold = experiment.measure(experiment.Cell("adagrad", 0.05, 32), SEED)
     warm = experiment.measure(experiment.Cell("adagrad", 0.05, 32, warm_passes=3), SEED)
     check_regime(cold)
@@ -66,7 +68,7 @@ def test_a_warm_start_helps_adagrad(experiment: Any) -> None:
 
 def test_the_tables_and_the_rows(experiment: Any) -> None:
     cells = experiment.grid([1, 32])
-    assert len(cells) == len(set(cells)) == 2 * 6 + 4
+    assert len(cells) == len(set(cells)) == 6 + 7 + 4
     results = [
         experiment.Result(cell, 0, 0.5, 0.9, cell.replicas - 1.0, 40, 2028, 1.0) for cell in cells
     ]

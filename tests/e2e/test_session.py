@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,8 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.errors import LayoutMismatch, NonFiniteGradient
-from tests.e2e.stage import Proxy, Stage, ones
+from pydownpour.testing import FaultProxy, Faults
+from tests.e2e.stage import Stage, ones
 
 
 def counting_job(length: int = 1000, **settings: Any) -> dp.Job:
@@ -69,17 +68,15 @@ async def test_a_plain_function_runs_in_a_thread(tmp_path: Path) -> None:
 
 async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     """A proxy cuts every connection a little further on; records are sent again, applied once."""
-    proxies: list[Proxy] = []
+    proxies: list[FaultProxy] = []
 
-    def cut_after(number: int) -> int | None:
-        return 1500 + 977 * number if number <= 12 else None
+    def cut_after(number: int) -> Faults:
+        size = 1500 + 977 * number
+        return Faults(reset_after=(size, size)) if number <= 12 else Faults()
 
-    @contextlib.asynccontextmanager
-    async def before(target: str) -> AsyncIterator[str]:
-        proxy = Proxy(target, cut_after=cut_after)
-        proxies.append(proxy)
-        async with proxy.serving() as url:
-            yield url
+    def before(target: str) -> FaultProxy:
+        proxies.append(FaultProxy(target, to_target=cut_after))
+        return proxies[-1]
 
     job = counting_job(length=3000, data=dp.Work(60, unit=10))
 
@@ -91,7 +88,7 @@ async def test_broken_connections_lose_nothing_and_double_nothing(tmp_path: Path
 
     async with Stage(job, tmp_path / "run", before_shards=before) as stage:
         await stage.replica()
-    assert sum(proxy.cuts for proxy in proxies) >= 10
+    assert sum(proxy.statistics().resets for proxy in proxies) >= 10
     np.testing.assert_array_equal(stage.parameters()["w"], 60.0)
     assert stage.report["pushes"]["acked"] == 60
     assert stage.report["replicas"][0]["reconnects"] >= 10
@@ -103,10 +100,8 @@ async def test_a_proxy_that_refuses_upgrade_only_makes_it_slower(tmp_path: Path)
             b"Connection: Upgrade\r\n", b""
         )
 
-    @contextlib.asynccontextmanager
-    async def before(target: str) -> AsyncIterator[str]:
-        async with Proxy(target, rewrite=without_upgrade).serving() as url:
-            yield url
+    def before(target: str) -> FaultProxy:
+        return FaultProxy(target, rewrite=without_upgrade)
 
     job = counting_job(data=dp.Work(20, unit=5))
 

@@ -1,0 +1,77 @@
+"""One seed, one small world of the oracle's: its shape, links and limits are drawn, too.
+
+A fault that needs two fragments, a slow link or a full buffer is never found in a world that has
+none of them. So each seed draws how many replicas and shards there are, how the job pushes and
+fetches, what the network is like, and shrinks some limits until small parameters meet them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from pydownpour import limits
+from pydownpour.policy import Downpour
+from pydownpour.sim.compute import ComputeModel
+from pydownpour.sim.faults import plan
+from pydownpour.sim.network import LinkModel
+from pydownpour.sim.oracle import Oracle
+from pydownpour.sim.trace import Trace
+from pydownpour.sim.world import Settings, World
+
+WORK_S: Final = 5.0
+"""Virtual seconds the work of a world takes: most of a storm."""
+EVENTS_MAX: Final = 1_000_000
+"""A hundred times what a world needs: more is a livelock."""
+VIRTUAL_S_MAX: Final = 600.0
+SMALL_LIMITS: Final = (
+    ("FRAGMENT_SIZE", limits.KIB),
+    ("ACK_EVERY_FRAGMENTS", 2),
+    ("WRITE_BATCH_SIZE", limits.KIB),
+    ("WRITE_HIGH_WATER", 2 * limits.KIB),
+)
+"""Several records a push, several acknowledgements and writes for each."""
+
+
+def world(seed: int, faults: str, trace: Trace | None = None) -> World:
+    """The world of a seed under a plan, not yet run."""
+    rng = random.Random(f"{seed}/shape")
+    replicas, pushes = rng.randint(2, 4), rng.randint(24, 44)
+    oracle = Oracle(
+        pushes=pushes,
+        unit=rng.randint(1, 4),
+        parameters=rng.choice((512, 2048, 4096)),
+        policy=Downpour(
+            push_every=rng.choice((1, 1, 1, 2)),
+            fetch_every=rng.randint(1, 3),
+            overlap=rng.random() < 0.8,
+            in_flight=rng.choice((1, 1, 2, 4)),
+            local_rate=0.0,
+        ),
+        rng=random.Random(f"{seed}/fetches"),
+    )
+    settings = Settings(
+        seed=seed,
+        shards=rng.randint(1, 2),
+        replicas=replicas,
+        faults=plan(faults),
+        link=LinkModel(
+            latency_s=10 ** rng.uniform(-4, -1.5),
+            jitter=rng.choice((0.1, 0.5, 0.9)),
+            bytes_per_s=10 ** rng.uniform(5.3, 9),
+            slices_max=rng.choice((1, 1, 4)),
+        ),
+        compute=ComputeModel(base_s=WORK_S * replicas / pushes, jitter=0.5),
+        limits=tuple(small for small in SMALL_LIMITS if rng.random() < 0.6),
+        events_max=EVENTS_MAX,
+        virtual_s_max=VIRTUAL_S_MAX,
+    )
+    return World(oracle.job, settings, trace, oracle=oracle)
+
+
+def replay(seed: int, faults: str) -> str:
+    """The line that runs a world again."""
+    return (
+        f"DOWNPOUR_SEED={seed} DOWNPOUR_FAULTS={faults} "
+        "python -m pytest tests/simulation/test_seeds.py -k replay"
+    )

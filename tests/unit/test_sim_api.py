@@ -1,0 +1,205 @@
+"""``dp.simulate``: reports, plain functions, seeds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import pydownpour as dp
+from pydownpour.errors import ConfigError
+from pydownpour.sim.report import first_difference, is_good, verdict
+from pydownpour.sim.trace import Trace
+
+LENGTH = 50
+STEPS = 40
+ONES = {"w": np.full(LENGTH, -1.0, np.float32)}
+
+
+def counting_job(*, plain: bool, ends: list[str] | None = None, units: int = 10) -> dp.Job:
+    """Every parameter counts the steps; the loss is a global random number."""
+    job = dp.Job(
+        parameters={"w": np.zeros(LENGTH, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        data=dp.Work(4 * units, unit=4),
+    )
+
+    def plain_train(replica: dp.BlockingReplica) -> None:
+        try:
+            for unit in replica.work():
+                for _ in unit.batches(1):
+                    replica.step(ONES, loss=random.random() + float(np.random.rand()))
+            replica.fetch()
+        finally:
+            if ends is not None:
+                ends.append(threading.current_thread().name)
+
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(ONES, loss=random.random() + float(np.random.rand()))
+        await replica.fetch()
+
+    function: Callable[..., Any] = plain_train if plain else train
+    job.replica(function)
+
+    @job.evaluate
+    def total(parameters: dict[str, Any]) -> float:
+        return float(parameters["w"].sum())
+
+    return job
+
+
+def test_the_report_is_a_real_run_s_and_more() -> None:
+    report = dp.simulate(counting_job(plain=False), replicas=3, shards=2, seed=5)
+    assert is_good(report)
+    assert verdict(report) == "ok"
+    assert (report["job"], report["state"], report["units"]) == ("job", "done", 10)
+    assert report["pushes"]["sent"] == report["pushes"]["applied"] == STEPS
+    assert report["metrics"] == {"accuracy": STEPS * LENGTH}  # a bare number is called that
+    assert sum(report["staleness"]["histogram"].values()) == STEPS
+    assert [len(report[name]) for name in ("replicas", "shards")] == [3, 2]
+    times = [at_s for at_s, _, _ in report["losses"]]
+    assert times == sorted(times)
+    assert 0 < times[-1] < report["virtual_s"]
+    assert report["seed"] == 5
+    assert report["messages"] > 100
+    assert report["settings"]["link"]["latency_s"] == dp.LinkModel().latency_s
+    json.dumps(report)
+
+
+@pytest.mark.parametrize("faults", ["calm", "kill", "reset"])
+def test_a_plain_function_runs_the_same_run(faults: str) -> None:
+    """Also under faults, event by event: a thread is no excuse."""
+    settings: dict[str, Any] = {"replicas": 3, "seed": 3, "faults": faults}
+    reports = [
+        dp.simulate(counting_job(plain=plain), **settings) for plain in (False, True, True)
+    ]
+    assert len({report["trace_hash"] for report in reports}) == 1
+    assert len({str(report["losses"]) for report in reports}) == 1
+    assert all(map(is_good, reports))
+
+
+def test_a_killed_plain_function_is_unwound_when_the_world_ends() -> None:
+    ends: list[str] = []
+    job = counting_job(plain=True, ends=ends, units=400)
+    compute = dp.ComputeModel(base_s=0.02)
+    report = dp.simulate(job, replicas=3, seed=1, faults="kill", compute=compute)
+    assert is_good(report)
+    assert report["restarts"] > 0
+    assert len(ends) == 3 + report["restarts"]  # every thread ran its finally
+    assert not [t for t in threading.enumerate() if t.name.startswith("simulated")]
+
+
+def test_what_a_plain_function_raises_is_the_replica_s_failure() -> None:
+    job = counting_job(plain=True)
+    job._train = lambda replica: 1 / 0
+    report = dp.simulate(job, replicas=1, virtual_s_max=30)
+    assert not is_good(report)
+    assert report["state"] == "failed"
+
+
+def test_another_seed_is_another_run_and_the_same_is_the_same() -> None:
+    job = counting_job(plain=False)
+    hashes = [dp.simulate(job, seed=seed)["trace_hash"] for seed in (1, 2, 1)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_global_randomness_follows_the_seed_and_is_put_back() -> None:
+    job = counting_job(plain=False)
+    random.seed(7)
+    np.random.seed(7)
+    expected = (random.random(), np.random.rand())
+    random.seed(7)
+    np.random.seed(7)
+    one = dp.simulate(job, seed=1)["losses"]
+    assert (random.random(), np.random.rand()) == expected
+    assert dp.simulate(job, seed=1)["losses"] == one != dp.simulate(job, seed=2)["losses"]
+
+
+def test_links_and_compute_take_their_time() -> None:
+    job = counting_job(plain=False)
+    fast = dp.simulate(job, replicas=1)["seconds"]
+    far = dp.simulate(job, replicas=1, link=dp.LinkModel(latency_s=0.2))["seconds"]
+    slow = dp.simulate(job, replicas=1, compute=dp.ComputeModel(base_s=1.0, jitter=0.0))["seconds"]
+    assert fast < far
+    assert slow == pytest.approx(STEPS * 1.0001, rel=0.1)
+
+
+def test_a_job_far_longer_than_any_patience_is_no_hang() -> None:
+    report = dp.simulate(
+        counting_job(plain=False), replicas=1, compute=dp.ComputeModel(base_s=20.0, jitter=0.0)
+    )
+    assert is_good(report), verdict(report)
+    assert report["virtual_s"] > 800
+
+
+def test_a_ghost_computes_and_judges_nothing() -> None:
+    job = counting_job(plain=False)
+    job._train = None
+    report = dp.simulate(job, replicas=3, ghost=True)
+    assert is_good(report)
+    assert (report["units"], report["metrics"]) == (10, {})
+    with pytest.raises(ConfigError, match=r"@job\.replica"):
+        dp.simulate(job)
+
+
+def test_budgets_turn_a_long_run_into_a_failure_in_words() -> None:
+    report = dp.simulate(counting_job(plain=False), virtual_s_max=0.1)
+    assert "virtual seconds" in report["failure"]
+    assert "virtual seconds" in verdict(report)
+    assert (report["state"], report["job"]) == ("failed", "job")
+    assert "500 events" in dp.simulate(counting_job(plain=False), events_max=500)["failure"]
+
+
+def test_the_run_folder_can_be_kept(tmp_path: Path) -> None:
+    report = dp.simulate(counting_job(plain=False), run_folder=tmp_path / "run")
+    parameters = safetensors.numpy.load_file(tmp_path / "run" / "parameters.safetensors")
+    np.testing.assert_array_equal(parameters["w"], float(STEPS))
+    kept = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert kept["pushes"] == report["pushes"]
+    events = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    assert json.loads(events[0])["event"] == "start"
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write the run folder"):
+        dp.simulate(counting_job(plain=False), run_folder=tmp_path / "file")
+
+
+def test_lines_align_and_say_when_what_who() -> None:
+    lines: list[str] = []
+    report = dp.simulate(counting_job(plain=False), faults="kill", seed=2, trace=lines.append)
+    assert len(lines) > report["messages"]
+    assert {line[14:].split()[0] for line in lines} >= {"start", "connect", "message", "exit"}
+    assert all(line[12:14] == "  " and float(line[:12]) >= 0 for line in lines)
+
+
+def test_where_two_runs_part_is_shown() -> None:
+    traces = [Trace(keep=True) for _ in range(3)]
+    job = counting_job(plain=False)
+    for trace, seed in zip(traces, (1, 1, 2), strict=True):
+        dp.simulate(job, seed=seed, trace=trace)
+    one, same, other = [trace.kept or [] for trace in traces]
+    assert first_difference(one, same) == ""
+    words = first_difference(one, other).splitlines()
+    assert words[0].startswith("the runs differ from event")
+    assert words[1].split()[0] == "both"
+    assert words[2].split(maxsplit=1)[1] != words[3].split(maxsplit=1)[1]
+    assert "(the end)" in first_difference(one, one[:-1])
+
+
+async def test_it_works_where_a_loop_runs_already() -> None:
+    """As in a notebook."""
+    job = counting_job(plain=True)
+    report = dp.simulate(job, seed=4)
+    elsewhere = await asyncio.to_thread(dp.simulate, job, seed=4)
+    assert report["trace_hash"] == elsewhere["trace_hash"]
+    with pytest.raises(ConfigError, match="no fault plan"):
+        dp.simulate(job, faults="nope")
