@@ -79,7 +79,7 @@ slow: $(EXTENSION) ## the Python tests that `make test` leaves out
 
 .PHONY: chaos
 chaos: $(EXTENSION) ## real processes killed, stopped and starved, short and long forms
-	$(PYTEST) -m chaos
+	PYDOWNPOUR_CHAOS=long $(PYTEST) -m chaos
 
 .PHONY: loom
 loom: ## every interleaving of the store's claim, publish and reclaim protocol

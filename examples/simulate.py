@@ -133,7 +133,7 @@ def bars(losses: Sequence[float], width: int = 48, top: float = 2.5) -> str:
 def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
     """The table as a picture."""
     try:
-        import matplotlib.pyplot as plt
+        import matplotlib.pyplot as plt  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         sys.exit("--png needs matplotlib: pip install matplotlib")
     figure, axes = plt.subplots(figsize=(6, 4))

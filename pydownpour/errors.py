@@ -19,6 +19,8 @@
     ├── NotReady                                  the peer is up, but waits for somebody
     ├── LimitExceeded                             a named limit of limits.py was hit; back off
     ├── JobFailed                                 the job ended without finishing, and why
+    ├── SimulationStuck                           everybody in a simulation waits for somebody
+    ├── BudgetSpent                               a simulation used up its events or its time
     ├── CheckpointError                           bytes on disk are not what they should be
     └── ClosedError                               used after close
 
@@ -133,6 +135,14 @@ class JobFailed(DownpourError):
 
 class CheckpointError(DownpourError):
     """Stored bytes are damaged or of another job."""
+
+
+class SimulationStuck(DownpourError):
+    """Nothing is scheduled and nobody is ready: the job would wait for ever. Look at the trace."""
+
+
+class BudgetSpent(DownpourError):
+    """A simulation used more events or virtual seconds than it may: it hangs, or needs more."""
 
 
 class ClosedError(DownpourError):

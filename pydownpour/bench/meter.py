@@ -115,7 +115,7 @@ def _busy_s() -> float:
 
 
 def _own_s() -> float:
-    """Seconds that this process and its children ran, also those that have ended and were reaped."""
+    """Seconds that this process and its children ran, those that were reaped included."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living_s = sum(_ran_s(pid) for pid in (os.getpid(), *children.pids()))
     return living_s + ended.ru_utime + ended.ru_stime

@@ -76,7 +76,7 @@ class SimOptions:
 _FIELDS: Final = {field.name for field in dataclasses.fields(SimOptions)}
 
 
-class _Range(click.ParamType):
+class _Range(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # since click 8.2
     """``A..B``, both included."""
 
     name = "range"
@@ -189,8 +189,9 @@ def _blame(options: SimOptions, seeds: range | None, result: Any) -> str:
     from pydownpour.sim.report import verdict
 
     if seeds is not None:
-        return f"{len(result['failed'])} of {len(seeds)} seeds failed; replay the first with\n  " + (
-            options.replay(result["failed"][0])
+        return (
+            f"{len(result['failed'])} of {len(seeds)} seeds failed; replay the first with\n  "
+            + (options.replay(result["failed"][0]))
         )
     if result.get("difference"):
         return f"seed {options.seed} is not repeatable"

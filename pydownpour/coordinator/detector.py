@@ -11,7 +11,9 @@ own (ray#28562: an overloaded head node declared live nodes dead). Two guards:
    a shard is at most half of the roles, so the smallest job still notices it within ``DEAD_S``.
    The guard ends after ``MASS_SILENCE_S``: when half a cluster really is gone, that must show in
    the end. Until then nothing is lost by waiting: leases run out by themselves, and a replica
-   that comes back as a new incarnation gives its old units back at once.
+   that comes back as a new incarnation gives its old units back at once. When a doubt ends, those
+   still silent start anew: roles return from the coordinator's outage one after the other, and
+   the last of them must not be called dead for a time in which nobody could be heard.
 """
 
 from __future__ import annotations
@@ -91,8 +93,10 @@ class Detector:
                     "likely the coordinator itself is overloaded or cut off, so nothing is "
                     f"changed for {self._mass_silence_s:g} s"
                 )
-        else:
+        elif self._doubt_since is not None:
             self._doubt_since = None
+            self._seen.update(dict.fromkeys(silent, now))
+            return Verdict()
         changes = []
         for who in silent:
             age = now - self._seen[who]

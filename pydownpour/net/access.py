@@ -59,7 +59,7 @@ class Tls:
     ca: str = ""
 
     def server_context(self) -> ssl.SSLContext:
-        """TLS 1.2 or newer; with ``ca`` clients must show a certificate it signed.
+        """TLS 1.2 or newer. Clients show no certificate: the token says who they are.
 
         Raises:
             ConfigError: a file is missing or not what it should be.

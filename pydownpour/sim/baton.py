@@ -118,6 +118,7 @@ class Baton(Portal):
             daemon=True,
         )
         thread.start()
+        turn: _Wish | _Outcome | None
         try:
             turn = self._to_loop.get()
             while isinstance(turn, _Wish):
@@ -129,6 +130,7 @@ class Baton(Portal):
         finally:
             if isinstance(turn, _Outcome):
                 thread.join()
+        assert isinstance(turn, _Outcome)
         return cast(T, turn.unpack())
 
     def _unwound(self) -> _Outcome | None:

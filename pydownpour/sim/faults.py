@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "all"]
 
-SHARD_FAULT_S_MAX: Final = limits.DEAD_S / 2
-"""A shard that cannot be heard for longer might be called dead."""
+SPINE_FAULT_S_MAX: Final = limits.DEAD_S / 3
+"""A shard that cannot be heard for longer might be called dead: a heartbeat's wait, another second
+until a connection is tried again, and the time until the next look come on top."""
 REST_S: Final = 2 * limits.HEARTBEAT_S
 """Between two faults of the spine: everybody's heartbeat gets through."""
 SETTLE_S: Final = 90.0
@@ -82,7 +83,7 @@ class Plan:
 
     name: str = "calm"
     doses: tuple[Dose, ...] = ()
-    storm_s: float = 6.0
+    storm_s: float = 5.0
     settle_s: float = SETTLE_S
     is_drawn: bool = False
     skew_s: float = 0.0
@@ -174,17 +175,25 @@ class Storm:
         return self.world.processes.live.get(host.name)
 
     def allowed(self, hosts: Iterable[Host], seconds: float) -> float | None:
-        """How long a fault of these hosts may last; None: not now. See "The spine" above."""
+        """How long a fault of these hosts may last; None: not now. See "The spine" above.
+
+        A coordinator may be cut off for longer where it can tell that from a death, because all of
+        several roles fall silent.
+        """
         roles = {role(host.name) for host in hosts}
         if roles <= {"replicas"}:
             return seconds
-        now = self.world.loop.now
-        if now < self._spine_free_at:
+        if not self.is_spine_quiet:
             return None
-        if "shards" in roles:
-            seconds = min(seconds, SHARD_FAULT_S_MAX)
-        self._spine_free_at = now + seconds + REST_S
+        if "shards" in roles or self.world.settings.shards < 2:
+            seconds = min(seconds, SPINE_FAULT_S_MAX)
+        self._spine_free_at = self.world.loop.now + seconds + REST_S
         return seconds
+
+    @property
+    def is_spine_quiet(self) -> bool:
+        """No fault of the spine, and the last one is some time ago."""
+        return self.world.loop.now >= self._spine_free_at
 
     def struck(self, fault: str, host: Host) -> None:
         """Count a fault that took place."""
@@ -225,7 +234,7 @@ def drawn(doses: tuple[Dose, ...], rng: random.Random) -> tuple[Dose, ...]:
     )
 
 
-# -- what can break: each breaks, waits and mends ----------------------------------------------------
+# -- what can break: each breaks, waits and mends --------------------------------------------------
 
 
 async def kill(storm: Storm, host: Host, seconds: float) -> None:
@@ -267,7 +276,8 @@ async def zombie(storm: Storm, host: Host, seconds: float) -> None:
 
 async def slow(storm: Storm, host: Host, seconds: float) -> None:
     """It computes much slower, over a link that carries little."""
-    if storm.allowed([host], seconds) is None:
+    allowed = storm.allowed([host], seconds)
+    if allowed is None:
         return
     storm.struck("slow", host)
     host.slow = storm.rng.uniform(3.0, 20.0)
@@ -276,7 +286,7 @@ async def slow(storm: Storm, host: Host, seconds: float) -> None:
         bytes_per_s=storm.rng.uniform(5e4, 1e6),
         latency_s=host.link.latency_s * storm.rng.uniform(1, 40),
     )
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(allowed)
     storm.restore(host)
 
 
@@ -319,7 +329,7 @@ async def reset(storm: Storm, host: Host, seconds: float) -> None:
     """Connections of the host break: one of them, or all."""
     actor = storm.actor(host)
     mine = list(actor.transports) if actor is not None else []
-    if not mine:
+    if not mine or storm.allowed([host], 0.0) is None:
         return
     storm.struck("reset", host)
     for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:
@@ -328,6 +338,8 @@ async def reset(storm: Storm, host: Host, seconds: float) -> None:
 
 async def fuse(storm: Storm, host: Host, seconds: float) -> None:
     """The connection that carries one of the next messages breaks right behind it."""
+    if not storm.is_spine_quiet:
+        return
     storm.struck("fuse", host)
     storm.world.network.fuse = storm.rng.randrange(1, 8)
 
@@ -396,28 +408,28 @@ FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {
 }  # fmt: skip
 
 
-# -- the plans ---------------------------------------------------------------------------------------
+# -- the plans -------------------------------------------------------------------------------------
 
 KILL = (Dose("kill", 1.5),)
 POWER = (Dose("power", 1.5),)
 PAUSE = (
     Dose("pause", 1.5, (0.2, 6.0)),
     Dose("pause", 4.0, (0.2, 5.0), "coordinator"),
-    Dose("pause", 3.0, (0.1, 1.5), "shards"),
+    Dose("pause", 3.0, (0.1, 1.0), "shards"),
 )
 ZOMBIE = (Dose("zombie", 1.5, (0.5, 8.0)),)
 SLOW = (Dose("slow", 1.0, (0.5, 4.0), "all"),)
 PARTITION = (
     Dose("partition", 1.0, (0.2, 6.0)),
     Dose("partition", 3.0, (0.2, 6.0), "coordinator"),
-    Dose("partition", 3.0, (0.2, 1.5), "shards"),
+    Dose("partition", 3.0, (0.2, 1.0), "shards"),
 )
 ONEWAY = tuple(dataclasses.replace(dose, fault="oneway") for dose in PARTITION)
 RESET = (Dose("reset", 0.7, targets="all"), Dose("fuse", 0.3, targets="all"))
 CLOG = (
     Dose("clog", 1.0, (0.1, 4.0)),
     Dose("clog", 3.0, (0.1, 5.0), "coordinator"),
-    Dose("clog", 3.0, (0.1, 1.5), "shards"),
+    Dose("clog", 3.0, (0.1, 1.0), "shards"),
 )
 SWIZZLE = (Dose("swizzle", 1.5, (0.5, 6.0)), *CLOG[1:])
 CHURN = (Dose("join", 1.5), Dose("leave", 2.5), Dose("kill", 3.0))

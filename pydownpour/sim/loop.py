@@ -15,7 +15,7 @@ from asyncio import events
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from pydownpour.errors import ConfigError, DownpourError
+from pydownpour.errors import BudgetSpent, ConfigError, SimulationStuck
 from pydownpour.sim.actor import Life, current, owner
 from pydownpour.sim.handles import Callback, Timer, Timers
 
@@ -26,14 +26,6 @@ T = TypeVar("T")
 
 UNWIND_EVENTS_MAX = 10_000_000
 """Callbacks that leftover frames may take after a run, however short its own budget was."""
-
-
-class SimulationStuck(DownpourError):
-    """Nothing is scheduled and nothing is ready: the simulated job would wait for ever."""
-
-
-class BudgetSpent(DownpourError):
-    """A run used more events or virtual seconds than it may: it hangs or livelocks."""
 
 
 @final

@@ -55,7 +55,7 @@ def is_good(report: Mapping[str, Any]) -> bool:
 
 
 def verdict(report: Mapping[str, Any]) -> str:
-    """"ok", or what went wrong first."""
+    """Say ``ok``, or what went wrong first."""
     if report["failure"]:
         return str(report["failure"])
     if report["violations"]:

@@ -19,7 +19,7 @@ from pydownpour.sim.oracle import Oracle
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import Settings, World
 
-WORK_S: Final = 5.0
+WORK_S: Final = 4.0
 """Virtual seconds the work of a world takes: most of a storm."""
 EVENTS_MAX: Final = 1_000_000
 """A hundred times what a world needs: more is a livelock."""

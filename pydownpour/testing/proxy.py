@@ -18,7 +18,7 @@ NO_FAULTS: Final = Faults()
 
 @final
 class FaultProxy:
-    """Stands before a listening socket and passes connections on, damaged; an async context manager.
+    """Passes connections to a listening socket on, damaged; an async context manager.
 
     Args:
         target: Where to: ``"127.0.0.1:7000"`` or ``"http://127.0.0.1:7000"``.
@@ -36,7 +36,8 @@ class FaultProxy:
 
     Example::
 
-        async with FaultProxy(server_url, Faults(latency_s=0.05, reset_after=(0, 1 << 20))) as proxy:
+        bad = Faults(latency_s=0.05, reset_after=(0, 1 << 20))
+        async with FaultProxy(server_url, bad) as proxy:
             ...                            # clients connect to proxy.url
             proxy.to_client = Faults()     # this direction is well again
             print(proxy.statistics())
@@ -84,7 +85,9 @@ class FaultProxy:
     def address(self) -> str:
         """``127.0.0.1:port``."""
         if not self._port:
-            raise ClosedError("the proxy does not listen yet; use it as: async with FaultProxy(...)")
+            raise ClosedError(
+                "the proxy does not listen yet; use it as: async with FaultProxy(...)"
+            )
         return f"127.0.0.1:{self._port}"
 
     @property

@@ -221,7 +221,7 @@ class ByHand:
     Args:
         file: The job file.
         folder: For the run folder, and what the job's own functions write (CHAOS_FOLDER).
-        shards: Shard processes.
+        shards: Shard processes. 0: the test starts two itself.
         env: Added to every process's environment.
         options: Added to the command lines of coordinator and shards.
     """
@@ -246,19 +246,24 @@ class ByHand:
         with contextlib.ExitStack() as stack:
             self.coordinator = stack.enter_context(
                 self._command(
-                    "coordinator", self.file, "--shards", str(self._count),
+                    "coordinator", self.file, "--shards", str(self._count or 2),
                     "--run-folder", self.run_folder, *self._options,
                 )
             )  # fmt: skip
             self.url = self.coordinator.url
-            for _ in range(self._count):
-                shard = self._command("shard", "--coordinator", self.url, *self._options)
-                self.shards.append(stack.enter_context(shard))
             self._stack = stack.pop_all()
+        for _ in range(self._count):
+            self.shard()
         return self
 
     def _command(self, *arguments: str | os.PathLike[str], **env: str) -> Command:
         return Command(*arguments, env={**self._env, **env})
+
+    def shard(self) -> Command:
+        """Start a shard."""
+        command = self._command("shard", "--coordinator", self.url, *self._options)
+        self.shards.append(self._stack.enter_context(command))
+        return command
 
     def replica(self, *options: str, **env: str) -> Command:
         """Start a replica, named replica-0, replica-1, ... unless the options say so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -14,8 +15,18 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from pydownpour import limits
 from tests.chaos.jobs.journal import journal_path, read_notes
-from tests.chaos.processes import ROOT, ByHand, Command, replica_named, status, stopped, until
+from tests.chaos.processes import (
+    DEADLINE_S,
+    ROOT,
+    ByHand,
+    Command,
+    replica_named,
+    status,
+    stopped,
+    until,
+)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -38,9 +49,12 @@ def tried(folder: Path, replica: int, incarnation: int) -> int:
     return 1 + max((int(words[1]) for words in notes if words[0] == "tried"), default=-1)
 
 
-def check_counts(folder: Path, counts: NDArray[np.float32]) -> int:
-    """Compare the parameters with what the replicas wrote down; returns the unknown pushes."""
-    unknown = 0
+def check_counts(folder: Path, counts: NDArray[np.float32]) -> tuple[int, int]:
+    """Compare the parameters with what the replicas wrote down.
+
+    Returns how many pushes were begun and never acknowledged, and how many of those are lost.
+    """
+    unknown = lost = 0
     for index in np.ndindex(counts.shape[:2]):
         row = counts[index]
         replica, incarnation = index[0] + 1, index[1] + 1
@@ -51,7 +65,8 @@ def check_counts(folder: Path, counts: NDArray[np.float32]) -> int:
         assert set(row[known:begun].tolist()) <= {0.0, 1.0}, f"doubled, {who}"
         assert np.flatnonzero(row[begun:]).tolist() == [], f"invented, {who}"
         unknown += begun - known
-    return unknown
+        lost += np.count_nonzero(row[known:begun] == 0.0)
+    return unknown, lost
 
 
 def final_counts(run_folder: Path) -> NDArray[np.float32]:
@@ -86,6 +101,25 @@ def joined(url: str, name: str, incarnation: int) -> dict[str, Any]:
     return found
 
 
+def kill_with_unsent_pushes(
+    victim: psutil.Process, url: str, folder: Path, replica: int, incarnation: int
+) -> None:
+    """While the shards stand still the window fills, and much of it never leaves the victim."""
+    with contextlib.ExitStack() as stack:
+        for shard in status(url)["shards"]:
+            stack.enter_context(stopped(shard["pid"]))
+        until(
+            lambda: open_pushes(folder, replica, incarnation) > limits.PUSHES_IN_FLIGHT_MAX,
+            "full window of open pushes",
+        )
+        victim.kill()
+        victim.wait(DEADLINE_S)
+
+
+def open_pushes(folder: Path, replica: int, incarnation: int) -> int:
+    return tried(folder, replica, incarnation) - acked(folder, replica, incarnation)
+
+
 @pytest.mark.parametrize("seed", range(SEED, SEED + (5 if LONG else 1)))
 def test_a_replica_killed_ten_times_while_pushing(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -95,14 +129,19 @@ def test_a_replica_killed_ten_times_while_pushing(tmp_path: Path, seed: int) -> 
             until_pushing(tmp_path, victim["id"], incarnation, rng.randint(20, 80))
             process = psutil.Process(victim["pid"])
             assert process.parent() == psutil.Process(run.pid)
-            process.kill()
+            if incarnation % 2:
+                process.kill()
+            else:
+                kill_with_unsent_pushes(process, run.url, tmp_path, victim["id"], incarnation)
         last = joined(run.url, "replica-0", KILLS + 1)
         until_pushing(tmp_path, last["id"], KILLS + 1, 20)
         (tmp_path / "stop").touch()
         assert run.wait() == 0, run.said
     report = run.report
-    unknown = check_counts(tmp_path, final_counts(tmp_path / "run"))
+    unknown, lost = check_counts(tmp_path, final_counts(tmp_path / "run"))
+    print(f"{KILLS} kills: {unknown} pushes of unknown outcome, of which {lost} were lost")
     assert unknown >= KILLS, "the kills must strike while pushes are open"
+    assert lost > 0, "a push that was not acknowledged must be able to get lost"
     assert report["state"] == "done"
     assert report["pushes"]["refused"] == 0
     survivor, killed = sorted(report["replicas"], key=lambda replica: int(replica["incarnations"]))
@@ -125,7 +164,7 @@ def test_a_stopped_replica_is_called_dead_and_pushes_on_when_it_wakes(tmp_path: 
         (tmp_path / "stop").touch()
         assert (sleeper.wait(), other.wait()) == (0, 0), sleeper.said + other.said
         report = job.finish()
-    assert check_counts(tmp_path, final_counts(job.run_folder)) == 0, "a clean end settles all"
+    assert check_counts(tmp_path, final_counts(job.run_folder)) == (0, 0), "a clean end settles all"
     assert report["pushes"]["sent"] == report["pushes"]["acked"] == report["pushes"]["applied"]
 
 
@@ -163,7 +202,7 @@ def test_two_jobs_on_one_machine_do_not_know_each_other(tmp_path: Path) -> None:
             (folders[1] / "stop").touch()
             assert second.wait() == 0, second.said
     for folder, run in zip(folders, (first, second), strict=True):
-        assert check_counts(folder, final_counts(folder / "run")) == 0
+        assert check_counts(folder, final_counts(folder / "run")) == (0, 0)
         assert run.report["pushes"]["acked"] == run.report["pushes"]["applied"]
 
 

@@ -22,6 +22,7 @@ from pydownpour.shard.service import serve_shard
 from pydownpour.testing import FaultProxy
 from pydownpour.wire.messages import Status
 
+
 class Stage:
     """One running job. ``report`` is there after the ``async with``."""
 

@@ -77,7 +77,7 @@ async def talk(proxy: FaultProxy, text: bytes = TEXT) -> bytes:
     ],
     ids=["none", "slices", "latency", "rate", "all"],
 )
-async def test_bytes_arrive_whole_and_in_order(echo, faults):
+async def test_bytes_arrive_whole_and_in_order(echo: tuple[Echo, str], faults: Faults) -> None:
     async with FaultProxy(echo[1], faults) as proxy:
         assert await talk(proxy) == TEXT
         assert await echo[0].ends.get() == "end"
@@ -87,7 +87,7 @@ async def test_bytes_arrive_whole_and_in_order(echo, faults):
     assert counts.pieces >= (2 * len(TEXT) / 700 if faults.slice_max == 700 else 2)
 
 
-async def test_latency_and_rate_take_their_time(echo):
+async def test_latency_and_rate_take_their_time(echo: tuple[Echo, str]) -> None:
     loop = asyncio.get_running_loop()
     async with FaultProxy(echo[1], Faults(latency_s=0.05)) as proxy:
         began = loop.time()
@@ -99,7 +99,7 @@ async def test_latency_and_rate_take_their_time(echo):
         assert loop.time() - began >= len(TEXT) / 1e6
 
 
-async def test_each_connection_breaks_where_its_faults_say(echo):
+async def test_each_connection_breaks_where_its_faults_say(echo: tuple[Echo, str]) -> None:
     def faults(number: int) -> Faults:
         return Faults(reset_after=(1000, 1000)) if number == 1 else Faults()
 
@@ -112,7 +112,7 @@ async def test_each_connection_breaks_where_its_faults_say(echo):
         assert proxy.statistics().resets == 1
 
 
-async def test_bits_flip_behind_what_is_spared(echo):
+async def test_bits_flip_behind_what_is_spared(echo: tuple[Echo, str]) -> None:
     async with FaultProxy(
         echo[1], to_target=Faults(corrupt_every=2000, spare=5000), seed=3
     ) as proxy:
@@ -125,7 +125,7 @@ async def test_bits_flip_behind_what_is_spared(echo):
     assert len(changed) == counts.corrupted > 10
 
 
-async def test_half_open_means_that_nobody_is_told(echo):
+async def test_half_open_means_that_nobody_is_told(echo: tuple[Echo, str]) -> None:
     async with FaultProxy(echo[1], to_client=Faults(silent_after=(10, 10))) as proxy:
         reader, writer = await connect(proxy)
         writer.write(b"0123456789abc")
@@ -144,7 +144,7 @@ async def test_half_open_means_that_nobody_is_told(echo):
         writer.transport.abort()
 
 
-async def test_pause_holds_everything_and_resume_lets_it_go(echo):
+async def test_pause_holds_everything_and_resume_lets_it_go(echo: tuple[Echo, str]) -> None:
     async with FaultProxy(echo[1]) as proxy:
         reader, writer = await connect(proxy)
         proxy.pause()
@@ -156,7 +156,9 @@ async def test_pause_holds_everything_and_resume_lets_it_go(echo):
         writer.close()
 
 
-async def test_refusing_is_for_new_connections_only_and_ends_on_the_same_port(echo):
+async def test_refusing_is_for_new_connections_only_and_ends_on_the_same_port(
+    echo: tuple[Echo, str],
+) -> None:
     async with FaultProxy(echo[1]) as proxy:
         before = proxy.url
         reader, writer = await connect(proxy)
@@ -173,7 +175,7 @@ async def test_refusing_is_for_new_connections_only_and_ends_on_the_same_port(ec
         writer.close()
 
 
-async def test_everything_can_be_broken_or_silenced_at_once(echo):
+async def test_everything_can_be_broken_or_silenced_at_once(echo: tuple[Echo, str]) -> None:
     async with FaultProxy(echo[1]) as proxy:
         ends = [await connect(proxy) for _ in range(3)]
         for reader, writer in ends:
@@ -193,12 +195,14 @@ async def test_everything_can_be_broken_or_silenced_at_once(echo):
             each.transport.abort()
 
 
-async def test_nobody_behind_the_proxy_is_a_closed_connection():
+async def test_nobody_behind_the_proxy_is_a_closed_connection() -> None:
     async with FaultProxy(f"http://127.0.0.1:{free_port()}") as proxy:
         assert proxy.url.startswith("http://127.0.0.1:")
-        with pytest.raises(ConnectionError):
-            if not await talk(proxy, b"anybody?"):
-                raise ConnectionResetError
+        try:
+            heard = await talk(proxy, b"anybody?")
+        except ConnectionError:  # whether it is broken before or behind our question is chance
+            heard = b""
+        assert heard == b""
         assert proxy.statistics().unreachable == 1
 
 
@@ -213,17 +217,17 @@ async def test_nobody_behind_the_proxy_is_a_closed_connection():
         lambda: FaultProxy("localhost:http"),
     ],
 )
-def test_impossible_settings_are_named(make: Callable[[], Any]):
+def test_impossible_settings_are_named(make: Callable[[], Any]) -> None:
     with pytest.raises(ConfigError, match=r"latency_s|jitter|bytes_per_s|reset_after|target"):
         make()
 
 
-def test_a_proxy_that_does_not_listen_has_no_address():
+def test_a_proxy_that_does_not_listen_has_no_address() -> None:
     with pytest.raises(ClosedError, match="async with"):
         _ = FaultProxy("127.0.0.1:1").url
 
 
-async def test_a_job_through_a_bad_network_counts_every_push_once(tmp_path: Path):
+async def test_a_job_through_a_bad_network_counts_every_push_once(tmp_path: Path) -> None:
     """Slices, bit flips and resets in both directions; then the parameters count the pushes."""
     proxies: list[FaultProxy] = []
 

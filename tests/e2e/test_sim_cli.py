@@ -34,9 +34,9 @@ async def train(replica):
             await replica.step({"w": -np.ones(40, np.float32)}, loss=1.0 / len(calls))
 """
 UNREPEATABLE = JOB.replace(
-    "await replica.step", "import os; await replica.step({'w': np.ones(40)}, samples=os.urandom(1)[0]);"
-    "await replica.step"
-)  # fmt: skip
+    "await replica.step(",
+    "import os; await replica.step({'w': np.ones(40)}, samples=os.urandom(1)[0]); await replica.step(",
+)
 PLAIN = JOB.replace("async def", "def").replace("async for", "for").replace("await ", "")
 
 
@@ -58,7 +58,13 @@ def report(result: Result) -> Any:
 def test_a_summary_and_the_hash(file: str) -> None:
     result = sim(file, "--seed", "7", "--replicas", "3")
     assert result.exit_code == 0, result.output
-    for words in ("counting: done", "replica-2", "virtual s in", "calm: 0 took place", "trace hash"):
+    for words in (
+        "counting: done",
+        "replica-2",
+        "virtual s in",
+        "calm: 0 took place",
+        "trace hash",
+    ):
         assert words in result.stdout
     assert "memory" not in result.stdout  # a constant says nothing
     assert result.stderr == ""

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ async def test_gradients_of_any_order_and_strides_land_where_they_belong(
     values = np.arange(24, dtype=np.float32).reshape(4, 6)
     wide = np.zeros((8, 12), np.float32)
     wide[::2, ::2] = values
-    gradients = {
+    gradients: dict[str, Any] = {
         "backward": values[::-1, ::-1],
         "double": values.astype(np.float64),
         "empty": np.zeros((3, 0), np.float32),
@@ -183,8 +183,8 @@ async def test_a_gradient_that_cannot_be_one_is_refused_and_the_loop_may_go_on(
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[Path]:
-    """A folder of job files, each wrong in one way but ``good.py``, and a port in use."""
+def files(tmp_path: Path) -> Path:
+    """A folder of job files, each wrong in one way but ``good.py``."""
     folder = tmp_path / "jobs"
     folder.mkdir()
     (folder / "good.py").write_text(GOOD)

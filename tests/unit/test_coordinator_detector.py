@@ -82,6 +82,19 @@ def test_doubt_ends_when_they_speak_again_and_does_not_add_up() -> None:
     assert states(made, 120.0) == [(*who, "dead") for who in replicas(1, 2, 3)]
 
 
+def test_who_is_last_to_return_from_the_coordinators_outage_has_its_time_anew() -> None:
+    made = detector(*replicas(1, 2), ("shard", 0))
+    assert made.judge(5.0).reason
+    made.seen(("replica", 1), 5.1)
+    made.seen(("replica", 2), 5.1)
+    assert states(made, 5.25) == [], "the shard was silent for as long as nobody could be heard"
+    for now in (7.0, 8.0):
+        made.seen(("replica", 1), now)
+        made.seen(("replica", 2), now)
+    assert states(made, 7.5) == [("shard", 0, "suspect")]
+    assert states(made, 8.25) == [("shard", 0, "dead")]
+
+
 def test_the_coordinators_own_stall_is_nobodys_fault() -> None:
     made = detector(("replica", 1), ("shard", 0))
     made.seen(("shard", 0), 11.0)  # already heard after the gap

@@ -80,9 +80,7 @@ def test_the_report_is_a_real_run_s_and_more() -> None:
 def test_a_plain_function_runs_the_same_run(faults: str) -> None:
     """Also under faults, event by event: a thread is no excuse."""
     settings: dict[str, Any] = {"replicas": 3, "seed": 3, "faults": faults}
-    reports = [
-        dp.simulate(counting_job(plain=plain), **settings) for plain in (False, True, True)
-    ]
+    reports = [dp.simulate(counting_job(plain=plain), **settings) for plain in (False, True, True)]
     assert len({report["trace_hash"] for report in reports}) == 1
     assert len({str(report["losses"]) for report in reports}) == 1
     assert all(map(is_good, reports))

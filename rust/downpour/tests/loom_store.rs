@@ -1,5 +1,6 @@
 //! Every interleaving (up to two preemptions) of the store's protocol on the smallest store that
-//! has it all. Run with `RUSTFLAGS="--cfg loom" cargo test --release -p downpour --test loom_store`.
+//! has it all. Run with `RUSTFLAGS="--cfg loom" cargo test --release -p downpour --test
+//! loom_store`.
 //!
 //! loom also checks that every write to a block's memory is ordered after every read of it, so a
 //! recycled block that is still being read fails here, not in a user's parameters.

@@ -40,7 +40,11 @@ proptest! {
     fn every_chain_equals_its_twin(
         initial in prop::collection::vec(-3.0_f32..3.0, GEOMETRY.len),
         records in prop::collection::vec(
-            (0..2_usize, prop_oneof![4 => mild(), 1 => wild()], prop_oneof![Just(1.0_f32), 0.1_f32..2.0]),
+            (
+                0..2_usize,
+                prop_oneof![4 => mild(), 1 => wild()],
+                prop_oneof![Just(1.0_f32), 0.1_f32..2.0],
+            ),
             1..8,
         ),
     ) {

@@ -7,8 +7,8 @@
 //! becomes the next target, so copy-on-write moves no more memory than writing in place.
 //!
 //! Who may touch a block's memory is decided by two tokens, which only this file and
-//! `block_words` make: [`Fresh`] (nobody else knows the block) and [`Held`] (published once, counted
-//! since, so nobody may write it).
+//! `block_words` make: [`Fresh`] (nobody else knows the block) and [`Held`] (published once,
+//! counted since, so nobody may write it).
 //!
 //! # Limits
 //!

@@ -14,8 +14,8 @@
 //!
 //! The external count has 32 bits, so a reader who sees it above `fold_limit` moves it to the
 //! internal count: **add to the count first, then exchange the word, undo if that fails.** In the
-//! other order a publisher could see an external count of 0 and an internal count of 0 while readers
-//! still hold the block. The undo cannot bring the count to zero, because the folder's own
+//! other order a publisher could see an external count of 0 and an internal count of 0 while
+//! readers still hold the block. The undo cannot bring the count to zero, because the folder's own
 //! reference is still counted in the word. The exchange cannot be fooled by the same index coming
 //! back, because that reference keeps the block from being recycled.
 //!
@@ -81,8 +81,8 @@ impl Words {
         let count = &self.arena.block(index).count;
         // ORDERING: Relaxed; the Release of the exchange orders it before the word changes.
         count.fetch_add(i64::from(external), Ordering::Relaxed);
-        // ORDERING: Release, paired with the Acquire of the swap in `publish`: a publisher that sees
-        // the word without these references sees them in the count.
+        // ORDERING: Release, paired with the Acquire of the swap in `publish`: a publisher that
+        // sees the word without these references sees them in the count.
         let folded = self.published[stripe].compare_exchange(
             seen,
             u64::from(index),

@@ -5,7 +5,8 @@
 //! A record takes a *ticket* (`tickets.fetch_add`), and tickets are settled in order: `settled`
 //! names the ticket whose turn it is. Only the holder of the *claim* settles. A record that cannot
 //! be settled at once, because it is early or the fragment is claimed, goes to the *inbox*, and its
-//! thread goes on. The claim holder moves the inbox to `waiting`, settles what is due, and releases.
+//! thread goes on. The claim holder moves the inbox to `waiting`, settles what is due, and
+//! releases.
 //!
 //! No wake-up is lost. A thread first pushes to the inbox, then swaps the claim to `true`. If it
 //! got `false`, it holds the claim and drains. If it got `true`, some holder has yet to swap the

@@ -8,7 +8,8 @@
 //!
 //! A *record* updates one *fragment*, a few consecutive stripes. Records of a fragment are applied
 //! one at a time in the order of their tickets (`fragment`): the new blocks are computed into spare
-//! ones, checked, and published only if the scaled gradient and every result are finite. So a record
+//! ones, checked, and published only if the scaled gradient and every result are finite. So a
+//! record
 //! is applied whole or not at all, and the contents are a function of each fragment's order of
 //! records: threads, instruction sets and timing never change a bit.
 //!

@@ -1,0 +1,81 @@
+"""Every example runs as its own docstring says, and reaches what it promises."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.processes import ROOT, Command
+
+EXAMPLES = ROOT / "examples"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(folder: Path, *arguments: str, **env: str) -> Command:
+    """``pydownpour run`` to its end."""
+    command = Command("run", *arguments, "--json", "--run-folder", str(folder / "run"), env=env)
+    with command:
+        assert command.wait(250) == 0, command.said
+    return command
+
+
+def test_digits_is_the_demo_and_reaches_95_percent(tmp_path: Path) -> None:
+    digits = str(EXAMPLES / "digits.py")
+    report = run(tmp_path, digits, "--shards", "2", "--replicas", "4").report
+    assert report["accuracy"] >= 0.95
+    assert report["units"] == report["work"]["units_total"]
+    assert (tmp_path / "run" / "events.jsonl").exists()
+    assert (tmp_path / "run" / "report.json").exists()
+    assert len(list((tmp_path / "run" / "logs").iterdir())) == 7
+
+
+def test_mnist_learns_from_whole_mnist(tmp_path: Path, data_folder: Path) -> None:
+    """One pass of the five, two replicas of the four."""
+    code = (EXAMPLES / "mnist.py").read_text()
+    short, count = re.subn(r"passes=\d+", "passes=1", code)
+    assert count == 1
+    (tmp_path / "mnist.py").write_text(short)
+    (tmp_path / "mlp.py").write_text((EXAMPLES / "mlp.py").read_text())
+    mnist = str(tmp_path / "mnist.py")
+    env = {"PYDOWNPOUR_DATA": str(data_folder)}
+    report = run(tmp_path, mnist, "--shards", "2", "--replicas", "2", **env).report
+    assert report["samples"] == 60_000
+    assert report["accuracy"] >= 0.93
+
+
+@pytest.mark.slow
+def test_mnist_reaches_97_percent_in_five_passes(tmp_path: Path, data_folder: Path) -> None:
+    mnist = str(EXAMPLES / "mnist.py")
+    env = {"PYDOWNPOUR_DATA": str(data_folder)}
+    report = run(tmp_path, mnist, "--shards", "2", "--replicas", "4", **env).report
+    assert report["passes"] == 5
+    assert report["accuracy"] >= 0.97
+
+
+def test_the_oracle_counts_every_push_once(tmp_path: Path) -> None:
+    oracle = str(EXAMPLES / "oracle.py")
+    env = {"ORACLE_UNITS": "300", "ORACLE_PASSES": "2"}
+    report = run(tmp_path, oracle, "--shards", "2", "--replicas", "2", **env).report
+    assert report["metrics"] == {"pushes": 600.0, "least": 2.0, "most": 2.0, "wrong": 0.0}
+    assert report["pushes"]["sent"] == report["pushes"]["applied"] == 600
+
+
+def test_the_commands_of_three_terminals_are_commands() -> None:
+    """What the page says is typed exists with these options; the tests by hand run it."""
+    from click.testing import CliRunner
+
+    from pydownpour.cli.app import app
+
+    page = (EXAMPLES / "three_terminals.md").read_text().replace("\\\n", " ")
+    lines = [line.strip().removesuffix(" &") for line in page.splitlines()]
+    commands = [line.split()[1:] for line in lines if line.startswith("pydownpour ")]
+    assert {command[0] for command in commands} == {"coordinator", "shard", "replica"}
+    assert len(commands) >= 8
+    for command in commands:
+        result = CliRunner().invoke(app, [*command, "--help"])
+        assert result.exit_code == 0, command
+        for option in (word for word in command if word.startswith("--")):
+            assert option in result.output, (command, option)

@@ -1,0 +1,109 @@
+"""The inlet's slow twin does what the core does, event by event and bit by bit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydownpour import _core, errors
+from tests.reference import inlet as twin
+from tests.reference.frames import Frame
+
+LEN, FRAGMENT_LEN = 80, 32
+FRAGMENTS = 3
+SIZES = {1: "f4", 2: "f8", 3: "f2"}
+
+runs = st.fixed_dictionaries({
+    "incarnation": st.integers(1, 3),
+    "first": st.integers(1, 12),
+    "first_incomplete": st.integers(1, 6),
+    "fragments": st.lists(st.integers(0, FRAGMENTS), max_size=5),
+    "dtype": st.sampled_from([1, 2, 3, 7]),
+    "codec": st.sampled_from([0, 0, 0, 1]),
+    "poison": st.booleans(),
+    "decision": st.sampled_from(["accept", "accept", "skip"]),
+    "cut": st.one_of(st.none(), st.integers(1, 200)),
+})  # fmt: skip
+
+
+def make_store() -> _core.Store:
+    optimizer = _core.Optimizer([("sgd", {"lr": 1.0})])
+    return _core.Store(len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer)
+
+
+def stream(run: dict[str, Any], number: int) -> bytes:
+    """A push, its records and a ping, damaged or cut short as the case says."""
+    who = {"replica": 1, "incarnation": run["incarnation"]}
+    notice = struct.pack("<QQQ", run["first_incomplete"], 0, 0)
+    data = Frame(
+        1, **who, seq=run["first"], count=len(run["fragments"]), payload=notice
+    ).encode()
+    for i, fragment in enumerate(run["fragments"]):
+        elements = min(FRAGMENT_LEN, LEN - fragment * FRAGMENT_LEN)
+        values = np.full(max(elements, 4), number + 1, "f4")
+        if run["poison"] and i == 1:
+            values[3] = np.inf
+        payload = values.astype(SIZES.get(run["dtype"], "f4")).tobytes()
+        data += Frame(
+            2, **who, codec=run["codec"], dtype=run["dtype"], fragment=fragment,
+            seq=run["first"] + i, version=number % 3, payload=payload,
+        ).encode()  # fmt: skip
+    data += Frame(8, seq=number).encode()
+    return data if run["cut"] is None else data[: run["cut"]]
+
+
+def words(event: Any) -> str:
+    """An event's fields, whoever made it."""
+    if isinstance(event, _core.Frame):
+        return f"frame {event.kind} {event.seq} {event.count} {event.payload!r}"
+    kind = type(event).__name__
+    names = ("seq", "fragment", "code", "count", "first_index")
+    if kind == "Settled":
+        names = ("first_seq", "count", "applied", "staleness", "lsn", "last")
+    return f"{kind} " + " ".join(f"{name}={getattr(event, name)}" for name in names)
+
+
+def converse(store: Any, make: Callable[..., Any], cases: list[dict[str, Any]]) -> list[str]:
+    """Everything a shard would see of several connections, one after the other."""
+    seen: list[str] = []
+    for number, run in enumerate(cases):
+        inlet = make(store, payload_size_max=256, control_size_max=64, ack_every=2)
+        view, data = memoryview(inlet), stream(run, number)
+        try:
+            while data:
+                start, stop = inlet.window()
+                n = min(stop - start, len(data), 100)
+                view[start : start + n], data = data[:n], data[n:]
+                event = inlet.advance(n)
+                while event is not None:
+                    seen.append(words(event))
+                    if isinstance(event, _core.Frame) and event.kind == 1:
+                        first = run["first_incomplete"]
+                        seen.append(
+                            store.admit(1, run["incarnation"], event.seq, event.count, first)
+                        )
+                        _ = inlet.skip() if run["decision"] == "skip" else inlet.accept(scale=0.5)
+                    event = inlet.advance(0)
+        except errors.RemoteProtocolError:
+            seen.append("the stream is dead")
+        seen.append(str(store.applied(1)))
+    return seen
+
+
+def values(store: _core.Store) -> tuple[bytes, bytes, int]:
+    array = np.empty(LEN, "f4")
+    store.read(array)
+    return array.tobytes(), store.versions(), store.lsn
+
+
+@given(st.lists(runs, min_size=1, max_size=8))
+def test_the_twin_sees_and_does_the_same(cases: list[dict[str, Any]]) -> None:
+    real, slow = make_store(), make_store()
+    expected = converse(real, _core.ShardInlet, cases)
+    assert converse(twin.Store(slow, twin.Rules()), twin.Inlet, cases) == expected
+    assert values(slow) == values(real)

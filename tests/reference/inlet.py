@@ -1,0 +1,292 @@
+"""A shard's inlet, slowly: frames from a byte string, the past in a set, one record after another.
+
+The twin of the core's fused inlet and dedupe ledger. It shows what they do in plain Python, and it
+can be told to break one rule, so that the simulator can show that the rule matters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from pydownpour import _core, errors
+from tests.reference import frames, windows
+
+ELEMENT_SIZES = {1: 4, 2: 8, 3: 2, 4: 2}
+FOR_SHARD = {1, 2, 5, 8, 9, 10, 11}
+FLAGS_KNOWN = {1: 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What the contract demands; False breaks it."""
+
+    dedupe: bool = True
+    """A record that was applied is not applied again."""
+    fence: bool = True
+    """Nothing of an incarnation is taken after a newer one was heard."""
+    apply_first: bool = True
+    """A record is reported as settled only when it is applied."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settled:
+    """As the core's."""
+
+    first_seq: int
+    count: int = 0
+    applied: int = 0
+    staleness: int = 0
+    lsn: int = 0
+    last: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """As the core's."""
+
+    seq: int
+    fragment: int
+    code: int
+    count: int = 0
+    first_index: int = -1
+
+
+class Store:
+    """The core's store with the twin's memory in place of its ledger."""
+
+    def __init__(self, real: _core.Store, rules: Rules) -> None:
+        self.real, self.rules = real, rules
+        self._pasts: dict[int, windows.Shard] = {}
+        self._last_lsn: dict[int, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def _past(self, incarnation: int) -> windows.Shard:
+        """One memory for all incarnations; without fences each has its own."""
+        return self._pasts.setdefault(0 if self.rules.fence else incarnation, windows.Shard())
+
+    def admit(
+        self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
+    ) -> str:
+        """The verdict about a run."""
+        past = self._past(incarnation)
+        return past.admit(replica, incarnation, first_seq, count, first_incomplete)
+
+    def fence(self, replica: int, incarnation: int) -> None:
+        """Refuse older incarnations."""
+        self._past(incarnation).fence(replica, incarnation)
+
+    def applied(self, replica: int) -> tuple[int, int, int] | None:
+        """(incarnation, floor, records applied in all)."""
+        known = [found for past in self._pasts.values() if (found := past.applied(replica))]
+        return (*max(known)[:2], sum(found[2] for found in known)) if known else None
+
+    def settle(self, header: frames.Frame, scale: float) -> tuple[bool, int, int] | Refusal:
+        """Judge and apply a record: (applied now, LSN, staleness), or why not."""
+        past = self._past(header.incarnation)
+        verdict = past.settle(header.replica, header.incarnation, header.seq)
+        if verdict == "duplicate" and not self.rules.dedupe:
+            verdict = "applied"
+        if verdict == "duplicate":
+            return False, self._last_lsn.get(header.replica, 0), 0
+        if verdict != "applied":
+            codes = {"fenced": 6, "unknown": 7, "window": 8}
+            return Refusal(header.seq, header.fragment, codes[verdict])
+        refusal = self._apply(header, scale)
+        if refusal is not None:
+            # Nothing happened: the record may come again.
+            past.replicas[header.replica].applied.discard((header.incarnation, header.seq))
+            return refusal
+        self._last_lsn[header.replica] = self.real.lsn
+        staleness = self.real.version(header.fragment) - 1 - header.version
+        return True, self.real.lsn, max(0, staleness)
+
+    def _apply(self, header: frames.Frame, scale: float) -> Refusal | None:
+        seq, fragment, real = header.seq, header.fragment, self.real
+        if header.codec or header.dtype not in ELEMENT_SIZES:
+            return Refusal(seq, fragment, _core.CODE_UNSUPPORTED)
+        if len(header.payload) % ELEMENT_SIZES[header.dtype]:
+            return Refusal(seq, fragment, _core.CODE_LENGTH)
+        if fragment >= real.fragments:
+            return Refusal(seq, fragment, _core.CODE_FRAGMENT)
+        try:
+            real.apply(fragment, header.payload, header.dtype, scale=scale)
+        except errors.NonFiniteGradient as error:
+            theirs = _core.check(header.payload, header.dtype)[0] > 0
+            code = _core.CODE_NON_FINITE if theirs else _core.CODE_RESULT_NON_FINITE
+            details = error.details
+            return Refusal(seq, fragment, code, details["count"], details["first_index"])
+        except errors.LimitExceeded:
+            return Refusal(seq, fragment, _core.CODE_STORE_FULL)
+        return None
+
+
+class Inlet(bytearray):
+    """The receiving end of one stream; the object is its own scratch."""
+
+    def __init__(
+        self, store: Store, *, payload_size_max: int, control_size_max: int, ack_every: int
+    ) -> None:
+        super().__init__(64 + max(payload_size_max, control_size_max) + 64)
+        self.store, self.ack_every = store, ack_every
+        self.limits = (payload_size_max, control_size_max)
+        self.data = b""
+        self.events: deque[Any] = deque()
+        self.failure: errors.RemoteProtocolError | None = None
+        self.push: frames.Frame | None = None
+        self.decided = False
+        self.scale: float | None = None
+        self.next_seq = self.remaining = 0
+        self.pending = Settled(0)
+        self.later: list[tuple[frames.Frame, float]] = []
+
+    def window(self) -> tuple[int, int]:
+        """Where the next bytes go: anywhere."""
+        return 0, len(self)
+
+    def advance(self, n: int) -> Any:
+        """Take n bytes; the next event, or None."""
+        for late, scale in self.later if n else ():
+            self.store.settle(late, scale)
+        self.later = [] if n else self.later
+        if self.push is not None and not self.decided and not self.events:
+            raise errors.LocalProtocolError("accept or skip the push first")
+        self.data += bytes(self[:n])
+        while not self.events:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                if not self._step():
+                    return None
+            except ValueError as error:
+                self._flush(last=False)
+                self.failure = errors.RemoteProtocolError(str(error))
+        return self.events.popleft()
+
+    def accept(self, *, scale: float = 1.0) -> None:
+        """Apply the records of the push just announced."""
+        self.decided, self.scale = True, float(np.float32(scale))
+        if self.remaining == 0:
+            self.pending = dataclasses.replace(self.pending, lsn=self.store.real.lsn)
+            self._flush(last=True)
+            self.push = None
+
+    def skip(self) -> None:
+        """Throw them away."""
+        self.decided, self.scale = True, None
+        if self.remaining == 0:
+            self.push = None
+
+    def _step(self) -> bool:
+        """Parse one frame. Raises ValueError for a bad one."""
+        if (self.push is not None and not self.decided) or len(self.data) < 64:
+            return False
+        head = self.data[:64]
+        if head[:4] != frames.MAGIC or _core.crc32c(head[:60]) != struct.unpack("<I", head[60:])[0]:
+            raise ValueError("header")
+        fields = frames.LAYOUT.unpack(head[:60])
+        _, wire, kind, codec, dtype, flags, *rest = fields
+        replica, incarnation, fragment, seq, version, length, aux, count, crc = rest
+        self._check(wire, kind, codec, dtype, flags, length, seq, count, replica, incarnation)
+        if kind == 2:
+            self._check_fragment(replica, incarnation, fragment, seq, codec, dtype, length)
+        payload = self.data[64 : 64 + length]
+        if len(payload) < length:
+            return False
+        if _core.crc32c(payload) != crc:
+            raise ValueError("payload")
+        frame = frames.Frame(
+            kind, flags, codec, dtype, replica, incarnation, fragment, seq, version, aux, count,
+            payload,
+        )  # fmt: skip
+        if kind == 2:
+            self._settle(frame)
+        else:
+            self._report(frame)
+        self.data = self.data[64 + length :]
+        return True
+
+    def _check(
+        self, wire: int, kind: int, codec: int, dtype: int, flags: int, length: int, seq: int,
+        count: int, replica: int, incarnation: int,
+    ) -> None:  # fmt: skip
+        if wire != frames.WIRE_VERSION or kind not in FOR_SHARD:
+            raise ValueError("wire version or kind")
+        if flags & ~FLAGS_KNOWN.get(kind, 0):
+            raise ValueError("flags")
+        if kind not in frames.ELEMENTS and (codec or dtype):
+            raise ValueError("codec or dtype")
+        if length > self.limits[0 if kind in frames.ELEMENTS else 1]:
+            raise ValueError("length")
+        if kind == 1 and (self.push is not None or not (seq and replica and incarnation)):
+            raise ValueError("push")
+        if kind == 1 and seq + count >= 1 << 64:
+            raise ValueError("run")
+
+    def _check_fragment(
+        self, replica: int, incarnation: int, fragment: int, seq: int, codec: int, dtype: int,
+        length: int,
+    ) -> None:  # fmt: skip
+        push, real = self.push, self.store.real
+        if push is None or (replica, incarnation) != (push.replica, push.incarnation):
+            raise ValueError("fragment of no push")
+        if seq != self.next_seq:
+            raise ValueError("sequence")
+        if fragment < real.fragments and dtype in ELEMENT_SIZES and codec == 0:
+            elements = min(real.fragment_len, real.len - fragment * real.fragment_len)
+            if length != elements * ELEMENT_SIZES[dtype]:
+                raise ValueError("length of a fragment")
+
+    def _report(self, frame: frames.Frame) -> None:
+        if frame.kind == 1:
+            if len(frame.payload) != 24:
+                raise ValueError("announcement")
+            self.push, self.decided = frame, False
+            self.next_seq, self.remaining = frame.seq, frame.count
+            self.pending = Settled(frame.seq)
+        else:
+            self._flush(last=False)
+        self.events.append(_core.scan_frames(self.data[: 64 + len(frame.payload)])[0])
+
+    def _settle(self, frame: frames.Frame) -> None:
+        self.next_seq += 1
+        self.remaining -= 1
+        is_last = self.remaining == 0
+        if self.scale is not None:
+            self._add(frame, self.scale)
+            if is_last or self.pending.count >= self.ack_every:
+                self._flush(last=is_last)
+        if is_last:
+            self.push = None
+
+    def _add(self, frame: frames.Frame, scale: float) -> None:
+        if not self.store.rules.apply_first:
+            self.later.append((frame, scale))
+            outcome: tuple[bool, int, int] | Refusal = (True, self.store.real.lsn + 1, 0)
+        else:
+            outcome = self.store.settle(frame, scale)
+        if isinstance(outcome, Refusal):
+            self._flush(last=False)
+            self.events.append(outcome)
+            self.pending = dataclasses.replace(self.pending, first_seq=self.next_seq)
+            return
+        applied, lsn, staleness = outcome
+        self.pending = dataclasses.replace(
+            self.pending,
+            count=self.pending.count + 1,
+            applied=self.pending.applied + applied,
+            staleness=max(self.pending.staleness, staleness),
+            lsn=max(self.pending.lsn, lsn),
+        )
+
+    def _flush(self, *, last: bool) -> None:
+        if self.push is None or not self.decided or (self.pending.count == 0 and not last):
+            return
+        self.events.append(dataclasses.replace(self.pending, last=last))
+        self.pending = Settled(self.next_seq, lsn=self.pending.lsn)

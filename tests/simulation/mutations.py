@@ -1,0 +1,223 @@
+"""Rules of the contract, broken on purpose: the test of the tests.
+
+Each mutation takes one rule away from the services by monkeypatching, in a test process only;
+nothing in the package knows of it. What lives in the Rust core is broken in its Python twin
+(``tests/reference/inlet.py``), which is put in the core's place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from pydownpour import _core, limits
+from pydownpour.coordinator.ledger import Ledger
+from pydownpour.coordinator.membership import Member, Membership
+from pydownpour.coordinator.units import Recorded
+from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.replica import link as link_module
+from pydownpour.replica.link import Link
+from pydownpour.replica.pushes import Part
+from pydownpour.replica.replica import Trainer
+from pydownpour.replica.session import Session
+from pydownpour.replica.work import Leases
+from pydownpour.shard import state, stream
+from pydownpour.shard.state import Shard
+from tests.reference import inlet as twin
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    """A broken rule.
+
+    Attributes:
+        name: The rule, as it is broken.
+        plans: Under which faults it should show.
+        apply: Breaks it.
+        notices: A word of the check that must notice.
+    """
+
+    name: str
+    plans: tuple[str, ...]
+    apply: Callable[[Patch], None]
+    notices: tuple[str, ...]
+
+
+def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
+    """Put the slow twin in the place of the core's inlet and ledger."""
+    begin = Shard.__init__
+
+    def __init__(self: Shard, assigned: Any) -> None:
+        begin(self, assigned)
+        self.store = twin.Store(self.store, rules or twin.Rules())  # type: ignore[assignment]
+
+    kinds = {
+        "Settled": (_core.Settled, twin.Settled),
+        "Refusal": (_core.Refusal, twin.Refusal),
+        "Frame": _core.Frame,
+    }
+    patch.setattr(Shard, "__init__", __init__)
+    patch.setattr(stream, "_core", SimpleNamespace(**kinds))
+    patch.setattr(
+        state,
+        "_core",
+        SimpleNamespace(ShardInlet=twin.Inlet, Store=_core.Store, Optimizer=_core.Optimizer),
+    )
+
+
+def ack_before_apply(patch: Patch) -> None:
+    use_twin(patch, twin.Rules(apply_first=False))
+
+
+def no_dedupe(patch: Patch) -> None:
+    use_twin(patch, twin.Rules(dedupe=False))
+
+
+def no_fence(patch: Patch) -> None:
+    use_twin(patch, twin.Rules(fence=False))
+    patch.setattr(Shard, "check_incarnation", lambda *_: None)
+
+
+def no_resend(patch: Patch) -> None:
+    patch.setattr(Part, "rewind", lambda self: None)
+
+
+def resend_under_new_seqs(patch: Patch) -> None:
+    open_road = Link._open_road
+
+    def renumbered(self: Link) -> Any:
+        for part in self.queue:
+            if part.first_open == 0 and part.sent:
+                part.first_seq = self._next_seq
+                self._next_seq += part.count
+        return open_road(self)
+
+    patch.setattr(Link, "_open_road", renumbered)
+
+
+def no_push_window(patch: Patch) -> None:
+    patch.setattr(Trainer, "must_wait", property(lambda self: False))
+
+
+def no_record_window(patch: Patch) -> None:
+    """The window is so much larger than small jobs' pushes that a smaller one must do."""
+    patch.setattr(link_module, "RECORDS_IN_FLIGHT_MAX", 4)
+    patch.setattr("pydownpour.sim.checks_roles.RECORDS_IN_FLIGHT_MAX", 4)
+
+    def next_run(self: Link) -> tuple[Part, int, int] | None:
+        for part in self.queue:
+            if part.sent < part.count:
+                return part, part.sent, part.count - part.sent
+        return None
+
+    patch.setattr(Link, "_next_run", next_run)
+
+
+def unit_counted_twice(patch: Patch) -> None:
+    record = Ledger.record
+
+    def forgetful(self: Ledger, replica: int, number: int, unit: int, lease_id: int) -> Recorded:
+        self._answers.clear()
+        open_pass = self._open.get(number)
+        if open_pass is not None:
+            open_pass.is_done = lambda unit: False  # type: ignore[method-assign]
+        return record(self, replica, number, unit, lease_id)
+
+    patch.setattr(Ledger, "record", forgetful)
+    patch.setattr("pydownpour.coordinator.units.OpenPass.__slots__", ())
+
+
+def lease_not_fenced(patch: Patch) -> None:
+    def check(self: Membership, replica: int, incarnation: int, now: float) -> Member:
+        member = self._members[replica]
+        self._hear(member, now)
+        return member
+
+    patch.setattr(Membership, "check", check)
+
+
+def streams_never_pause(patch: Patch) -> None:
+    patch.setattr(StreamProtocol, "pause_writing", lambda self: None)
+
+
+def nothing_reserved(patch: Patch) -> None:
+    def release(self: Shard) -> None:
+        self.reserved_bytes = 0
+
+    patch.setattr(Shard, "release_inlet", release)
+
+
+def fetch_goes_back(patch: Patch) -> None:
+    """Once in a while a fetch is answered with what an earlier one was."""
+    next_buffers = stream._Fetch.next_buffers
+    kept: dict[int, list[Any]] = {}
+
+    def stale(self: Any) -> list[Any] | None:
+        store = id(self._store)
+        if self._request == 1 and self._cursor == 0 and store not in kept:
+            buffers = next_buffers(self)
+            kept[store] = [bytes(memoryview(b)) for b in buffers or []]
+            return buffers
+        if self._request % 5 == 0 and self._cursor == 0 and not self._ended and store in kept:
+            self._ended = True
+            answer = stream.frames.fetched(request=self._request, lsn=self._lsn, count=1)
+            return [*kept[store][:-1], answer]
+        return next_buffers(self)
+
+    patch.setattr(stream._Fetch, "next_buffers", stale)
+
+
+def unit_before_its_pushes(patch: Patch) -> None:
+    async def report(self: Leases) -> None:
+        while self._finished:
+            ready = [self._finished.popleft()[1]]
+            await self._session.complete(ready)
+            self.completed += len(ready)
+
+    patch.setattr(Leases, "_report", report)
+
+
+def lost_settlement(patch: Patch) -> None:
+    """A broken connection settles what was on its way."""
+    open_road = Link._open_road
+
+    def settled(self: Link) -> Any:
+        for part in list(self.queue):
+            if part.sent:
+                self._settle(part.first_seq, part.sent)
+        return open_road(self)
+
+    patch.setattr(Link, "_open_road", settled)
+
+
+MUTATIONS: Final = (
+    Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
+    Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
+    Mutation("no incarnation check", ("zombie",), no_fence, ("fenced", "never goes back")),
+    Mutation("no resend", ("reset",), no_resend, ("ends well",)),
+    Mutation("resend under new seqs", ("reset",), resend_under_new_seqs, ("twice",)),
+    Mutation("a broken connection settles", ("reset",), lost_settlement, ("lost",)),
+    Mutation("no window of pushes", ("clog", "slow"), no_push_window, ("window",)),
+    Mutation("no window of records", ("calm",), no_record_window, ("window",)),
+    Mutation("a unit is counted twice", ("zombie", "pause"), unit_counted_twice, ("ledger", "once")),
+    Mutation("leases are not fenced", ("zombie",), lease_not_fenced, ("once",)),
+    Mutation("streams never pause", ("calm",), streams_never_pause, ("stops when",)),
+    Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
+    Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
+    Mutation("a unit counts before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
+)  # fmt: skip
+
+
+def small_limits() -> list[tuple[str, int]]:
+    """Those that make buffers and windows matter in a small job."""
+    return [
+        ("FRAGMENT_SIZE", limits.KIB),
+        ("WRITE_BATCH_SIZE", limits.KIB),
+        ("WRITE_HIGH_WATER", limits.KIB),
+    ]

@@ -1,0 +1,34 @@
+"""The gate: a rule that the code relies on cannot be broken without some seed noticing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydownpour.sim import swarm
+from tests.simulation.mutations import MUTATIONS, Mutation, use_twin
+
+SEEDS_MAX = 40
+"""A rule that is broken shows within the first few; the bound keeps a gate that is red quick."""
+
+
+def noticed(mutation: Mutation, seeds: range) -> str:
+    """The first violation by a check that should notice, or ""."""
+    for seed in seeds:
+        for plan in mutation.plans:
+            for violation in swarm.world(seed, plan).run().checks.violations:
+                if any(word in violation for word in mutation.notices):
+                    return f"seed {seed}, {plan}: {violation}"
+    return ""
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_a_broken_rule_is_noticed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.apply(monkeypatch)
+    assert noticed(mutation, range(SEEDS_MAX)), "no seed noticed: the simulator has a blind spot"
+
+
+@pytest.mark.parametrize("plan", sorted({plan for m in MUTATIONS for plan in m.plans}))
+def test_the_twin_with_all_its_rules_passes(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_twin(monkeypatch)
+    for seed in range(8):
+        assert swarm.world(seed, plan).run().checks.violations == [], swarm.replay(seed, plan)
