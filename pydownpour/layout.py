@@ -36,6 +36,9 @@ DTYPE_CODES: dict[str, int] = {"float32": 1, "float64": 2, "float16": 3, "bfloat
 DTYPE_SIZES: dict[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 """Bytes an element takes."""
 
+RESERVED_NAME = "__metadata__"
+"""Not a parameter's name: the files parameters are written to use it."""
+
 _WHY_NOT = {
     "i": "integers have no gradient; keep counters and tables out of the parameters",
     "u": "integers have no gradient; keep counters and tables out of the parameters",
@@ -121,6 +124,11 @@ class Layout:
         for entry in listed:
             if not isinstance(entry.name, str) or not entry.name:
                 raise ConfigError(f"parameter names must be non-empty strings, not {entry.name!r}")
+            if entry.name == RESERVED_NAME:
+                raise ConfigError(
+                    f"a parameter cannot be called {RESERVED_NAME!r}: the safetensors format "
+                    "keeps that name for itself"
+                )
             if entry.dtype not in DTYPE_CODES:
                 raise UnsupportedArray(f"parameter {entry.name!r} has dtype {entry.dtype}")
             if any(extent < 0 for extent in entry.shape):

@@ -122,7 +122,11 @@ def _staleness(members: list[Member]) -> dict[str, Any]:
 def _memory(members: list[Member], slots: list[Slot], own: int) -> dict[str, int]:
     peaks = {"coordinator": own}
     peaks |= {f"shard-{slot.index}": slot.stats.rss_peak_bytes for slot in slots}
-    peaks |= {f"replica-{member.id}": member.rss_peak_bytes for member in members}
+    # By name, as the engine and the log files call it; a name two replicas share gets the id too.
+    names = [member.name or f"replica-{member.id}" for member in members]
+    for member, name in zip(members, names, strict=True):
+        key = name if names.count(name) == 1 else f"{name} ({member.id})"
+        peaks[key] = member.rss_peak_bytes
     return peaks
 
 

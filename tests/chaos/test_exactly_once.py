@@ -65,7 +65,7 @@ def check_counts(folder: Path, counts: NDArray[np.float32]) -> tuple[int, int]:
         assert set(row[known:begun].tolist()) <= {0.0, 1.0}, f"doubled, {who}"
         assert np.flatnonzero(row[begun:]).tolist() == [], f"invented, {who}"
         unknown += begun - known
-        lost += np.count_nonzero(row[known:begun] == 0.0)
+        lost += int(np.count_nonzero(row[known:begun] == 0.0))
     return unknown, lost
 
 

@@ -65,6 +65,7 @@ def test_arrays_that_cannot_be_trained_are_refused_with_the_reason(array: Any, w
         ({}, "empty"),
         ({"z": np.zeros((0, 4))}, "zero elements"),
         ({"": np.zeros(1)}, "non-empty"),
+        ({"__metadata__": np.zeros(1)}, "keeps that name"),
         ([np.zeros(1)], "mapping"),
     ],
 )

@@ -12,17 +12,18 @@ import asyncio
 import numpy as np
 
 import pydownpour as dp
+from pydownpour import limits
 from tests.chaos.jobs.journal import STOP, Journal
 
 REPLICAS, INCARNATIONS, ROOM = 2, 12, 8192
 """Element (replica, incarnation, push) of the parameters."""
-BURST = 8
+BURST = limits.PUSHES_IN_FLIGHT_MAX
 """Pushes without a pause: as many as may be open at once."""
 
 job = dp.Job(
     parameters={"counts": np.zeros((REPLICAS, INCARNATIONS, ROOM), np.float32)},
     optimizer=dp.SGD(lr=1.0),
-    policy=dp.Downpour(push_every=1, fetch_every=16, local_rate=0.0),
+    policy=dp.Downpour(push_every=1, fetch_every=16, local_rate=0.0, in_flight=BURST),
 )
 
 
