@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 EXTENSION := pydownpour/_core.abi3.so
 # What the stub says and Python 3.11 cannot show; later versions do not need it.
 STUBTEST_FLAGS := --allowlist tests/unit/test_core_stub_allowlist.txt --ignore-unused-allowlist
-PYTHON_CODE := pydownpour tests examples requirements .ci
+PYTHON_CODE := pydownpour tests examples docs requirements .ci
 
 # One interpreter for every build of the binding, or cargo compiles PyO3 again for each.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)

@@ -13,7 +13,7 @@ NEEDED = (
     "LICENSE",
 )
 """Ends of names that must occur."""
-FOREIGN = ("tests/", "rust/", "examples/", ".ci/", "requirements/", "target/")
+FOREIGN = ("tests/", "rust/", "examples/", "docs/", ".ci/", "requirements/", "target/")
 """Beginnings of names that must not."""
 
 

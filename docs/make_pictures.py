@@ -20,12 +20,12 @@ INK, PALE = "#1f4e79", "#9dc3e6"
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Staleness, loss over virtual time, and how evenly the replicas worked, side by side."""
-    import matplotlib as mpl
+    import matplotlib as mpl  # type: ignore[import-not-found, unused-ignore]
 
     mpl.use("svg")
     # Text stays text, and the same report gives the same bytes.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "pydownpour", "font.size": 8})
-    import matplotlib.pyplot as plt
+    import matplotlib.pyplot as plt  # type: ignore[import-not-found, unused-ignore]
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
     staleness(left, report)

@@ -18,6 +18,7 @@ from pydownpour.cli.app import app
 from pydownpour.sim.faults import PLANS
 
 JOB = """
+import asyncio
 import numpy as np
 import pydownpour as dp
 
@@ -35,7 +36,7 @@ async def train(replica):
 """
 UNREPEATABLE = JOB.replace(
     "await replica.step(",
-    "import os; await replica.step({'w': np.ones(40)}, samples=os.urandom(1)[0]); await replica.step(",
+    "import os; await asyncio.sleep(os.urandom(1)[0] / 1e4); await replica.step(",
 )
 PLAIN = JOB.replace("async def", "def").replace("async for", "for").replace("await ", "")
 

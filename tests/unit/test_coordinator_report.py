@@ -127,7 +127,7 @@ def test_the_reports_counts_agree() -> None:
     assert report["records"] == {"applied": 32, "duplicate": 1, "refused": 4}
     assert report["bytes"] == {"to_shards": 200, "from_shards": 2000}
     assert report["rss_peak_bytes"] == {
-        "coordinator": 5, "shard-0": 77, "shard-1": 77, "replica-1": 1000, "replica-2": 2000,
+        "coordinator": 5, "shard-0": 77, "shard-1": 77, "one": 1000, "two": 2000,
     }  # fmt: skip
     first = report["replicas"][0]
     assert (first["incarnations"], first["steps"], first["units"]) == (2, 4, 3)

@@ -26,7 +26,14 @@ from tests.unit.test_rooms import TIERS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
-    {*ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md"), *(ROOT / "tests").glob("*.md")}
+    {
+        *ROOT.glob("*.md"),
+        *(
+            path
+            for folder in ("docs", "examples", "tests")
+            for path in (ROOT / folder).glob("*.md")
+        ),
+    }
 )
 SHELLS = {"sh", "bash", "shell", "console"}
 MODULES = sorted(
@@ -182,7 +189,7 @@ def test_the_map_of_rooms_is_the_tested_one() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_tests_that_are_named_exist(path: Path) -> None:
-    named = r"`((?:tests|unit|rust|pydownpour|examples)/[\w./-]+)(?:::(\w+))?`"
+    named = r"`((?:tests|unit|rust|pydownpour|examples|docs)/[\w./-]+)(?:::(\w+))?`"
     for file, test in re.findall(named, path.read_text()):
         if "NAME" in file:
             continue  # stands for a name yet to be chosen
