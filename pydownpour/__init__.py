@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydownpour.errors import (
     AuthError,
+    BudgetSpent,
     CheckpointError,
     ClosedError,
     ConfigError,
@@ -50,6 +51,7 @@ from pydownpour.errors import (
     PeerLost,
     ProtocolError,
     RemoteProtocolError,
+    SimulationStuck,
     TransportError,
     UnsupportedArray,
     UpgradeRefused,
@@ -106,6 +108,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AuthError",
+    "BudgetSpent",
     "CheckpointError",
     "Clip",
     "ClosedError",
@@ -132,6 +135,7 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "Replica",
+    "SimulationStuck",
     "TransportError",
     "Unit",
     "UnsupportedArray",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +137,7 @@ class ReplicasWithinWindows(Check):
                     )
 
 
-SMALL_FRAMES_SIZE = 8 * limits.KIB
+SMALL_FRAMES_SIZE: Final = 4 * limits.KIB
 """Acknowledgements, pings and words between two looks at whether there is room."""
 
 

@@ -78,7 +78,7 @@ class Pushed:
 
     life: Life
     push: Push
-    marks: tuple[Mark, ...]
+    marks: list[Mark]
 
     def __str__(self) -> str:
         return f"push {self.push.index} of {self.life}"
@@ -123,7 +123,10 @@ class Oracle:
         self._next = 0
         self._open: dict[Pushed, None] = {}
         self._by_element: dict[int, list[Pushed]] = {}
+        self._fences: dict[tuple[int, int], int] = {}
+        """Newest incarnation heard by (shard, replica)."""
         self._frozen: dict[int, tuple[float, Pushed]] = {}
+        """Elements that must stay as they are, and whose incarnation is fenced."""
         self.job = Job(
             parameters={"marks": np.zeros(parameters, np.float32)},
             optimizer=SGD(lr=1.0),
@@ -175,21 +178,20 @@ class Oracle:
 
     def pushed(self, life: Life, push: Push, parts: list[Part]) -> None:
         """A push is on its way; ``parts`` are its records at each shard."""
-        marks = []
+        one = Pushed(life, push, [])
         places = np.flatnonzero(push.values)
         self.sent[places] += 1
         for link, part in zip(life.trainer.session.links, parts, strict=True):
             start, stop = link.entry.start, link.entry.start + link.entry.len
-            marks += [
-                Mark(int(e), part, int(e - start) // link.fragment_len)
-                for e in places
-                if start <= e < stop
-            ]
-        one = Pushed(life, push, tuple(marks))
+            is_late = self._fences.get((link.entry.index, life.replica), 0) > life.incarnation
+            for e in map(int, places[(places >= start) & (places < stop)]):
+                one.marks.append(Mark(e, part, (e - start) // link.fragment_len))
+                users = self._by_element.setdefault(e, [])
+                users.append(one)
+                if is_late and len(users) == 1:
+                    self._frozen[e] = (0.0, one)
         life.pushed.append(one)
         self._open[one] = None
-        for mark in marks:
-            self._by_element.setdefault(mark.element, []).append(one)
 
     def absorb(self) -> None:
         """Book what has been answered since."""
@@ -205,6 +207,7 @@ class Oracle:
 
     def fenced(self, shard: Shard, replica: int, incarnation: int) -> None:
         """A shard has heard a newer incarnation: what older ones left open there stays as it is."""
+        self._fences[shard.assigned.index, replica] = incarnation
         start, stop = shard.assigned.start, shard.assigned.start + shard.assigned.len
         values = read(shard)
         for one in self._open:

@@ -205,7 +205,12 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
 
 def gone(processes: list[psutil.Process], what: str) -> None:
     """Wait until none of these processes runs (a zombie that nobody reaps has ended)."""
-    until(lambda: not [p for p in processes if _runs(p)], f"end of {what}: {processes}")
+    try:
+        until(lambda: not [p for p in processes if _runs(p)], f"end of {what}: {processes}")
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def _runs(process: psutil.Process) -> bool:
