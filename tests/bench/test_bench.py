@@ -33,7 +33,9 @@ WANTED = {
     "memory": {"shard RSS at rest", "shard RSS under load", "shard RSS peak since start"},
     "import": {"import"},
     "sim-vs-real": {
-        f"{count} replicas' {what}" for count in (2, 4, 6, 8) for what in ("throughput", "staleness")
+        f"{count} replicas' {what}"
+        for count in (2, 4, 6, 8)
+        for what in ("throughput", "staleness")
     },
 }
 KEYS = {"name", "ours", "reference", "unit", "ratio", "goal", "met"}

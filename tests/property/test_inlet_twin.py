@@ -40,9 +40,7 @@ def stream(run: dict[str, Any], number: int) -> bytes:
     """A push, its records and a ping, damaged or cut short as the case says."""
     who = {"replica": 1, "incarnation": run["incarnation"]}
     notice = struct.pack("<QQQ", run["first_incomplete"], 0, 0)
-    data = Frame(
-        1, **who, seq=run["first"], count=len(run["fragments"]), payload=notice
-    ).encode()
+    data = Frame(1, **who, seq=run["first"], count=len(run["fragments"]), payload=notice).encode()
     for i, fragment in enumerate(run["fragments"]):
         elements = min(FRAGMENT_LEN, LEN - fragment * FRAGMENT_LEN)
         values = np.full(max(elements, 4), number + 1, "f4")

@@ -216,4 +216,3 @@ MUTATIONS: Final = (
     Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
     Mutation("a unit counts before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
 )  # fmt: skip
-
