@@ -17,6 +17,7 @@ from pydownpour.bench.replicas import replicas
 from pydownpour.bench.rows import Row, dump, table
 from pydownpour.bench.scale import FULL, QUICK, Scale
 from pydownpour.bench.sim_vs_real import sim_vs_real
+from pydownpour.bench.simulator import simulator
 from pydownpour.bench.stream import fallback, stream
 from pydownpour.bench.tensors import tensors
 from pydownpour.cli.loop import loop_factory
@@ -30,6 +31,7 @@ MEASURES: dict[str, Callable[[Scale], Awaitable[list[Row]]]] = {
     "tensors": tensors,
     "memory": memory,
     "import": imports,
+    "simulator": simulator,
 }
 ONLY_BY_NAME: dict[str, Callable[[Scale], Awaitable[list[Row]]]] = {"sim-vs-real": sim_vs_real}
 """Not about speed, and minutes long."""
