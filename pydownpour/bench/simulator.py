@@ -15,6 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
+from pydownpour.bench.meter import ForeignMeter
 from pydownpour.bench.rows import Row, constant_row
 from pydownpour.bench.scale import Scale
 from pydownpour.job import Job, Work
@@ -39,8 +40,11 @@ CLIENTS, MESSAGE_SIZE, PORT = 200, 1000, 7000
 async def simulator(scale: Scale) -> list[Row]:
     """Microseconds a message over upgraded streams, and seconds for the run of a thousand."""
     quick = scale.trips < 100
+    meter = ForeignMeter()
     messages = [_child("messages", scale.trips // 4) for _ in range(max(2, scale.rounds // 3))]
     replicas = 20 if quick else 1000
+    disturbed = meter.read().share
+    meter = ForeignMeter()
     run = _child("run", replicas)
     return [
         constant_row(
@@ -48,7 +52,8 @@ async def simulator(scale: Scale) -> list[Row]:
             messages,
             MESSAGE_BUDGET_US,
             unit="us",
-            note=f"the budget; {CLIENTS} upgraded streams through aiohttp, {MESSAGE_SIZE} bytes each",
+            note=f"the budget; {CLIENTS} upgraded streams, {MESSAGE_SIZE} bytes a message",
+            foreign=disturbed,
         ),
         constant_row(
             "simulated run",
@@ -56,6 +61,7 @@ async def simulator(scale: Scale) -> list[Row]:
             RUN_BUDGET_S,
             unit="s",
             note=f"the budget; {replicas} replicas x 100 pushes x 2 shards, checked, one process",
+            foreign=meter.read().share,
         ),
     ]
 

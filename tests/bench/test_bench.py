@@ -32,6 +32,7 @@ WANTED = {
     },
     "memory": {"shard RSS at rest", "shard RSS under load", "shard RSS peak since start"},
     "import": {"import"},
+    "simulator": {"simulated message", "simulated run"},
     "sim-vs-real": {
         f"{count} replicas' {what}"
         for count in (2, 4, 6, 8)
@@ -71,7 +72,7 @@ def test_json_rows(measure: str) -> None:
         assert isinstance(r["met"], bool)
         assert 0 <= r["foreign"]
         assert r["unit"]
-        assert r["goal"].startswith((">= ", "<= "))
+        assert r["goal"].startswith((">= ", "<= ", "1 +- "))
     assert {"cpu", "kernels", "congestion control", "loop", "python"} <= answer["machine"].keys()
 
 
