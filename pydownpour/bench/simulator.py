@@ -43,7 +43,7 @@ async def simulator(scale: Scale) -> list[Row]:
     meter = ForeignMeter()
     messages = [_child("messages", scale.trips // 4) for _ in range(max(2, scale.rounds // 3))]
     replicas = 20 if quick else 1000
-    disturbed = meter.read().share
+    disturbed = meter.read().of_all
     meter = ForeignMeter()
     run = _child("run", replicas)
     return [
@@ -61,7 +61,7 @@ async def simulator(scale: Scale) -> list[Row]:
             RUN_BUDGET_S,
             unit="s",
             note=f"the budget; {replicas} replicas x 100 pushes x 2 shards, checked, one process",
-            foreign=meter.read().share,
+            foreign=meter.read().of_all,
         ),
     ]
 
