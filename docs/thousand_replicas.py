@@ -4,7 +4,7 @@
 
 A hundred steps for each of a thousand replicas, in units of ten. The gradient is that of
 a noisy quadratic, so a step costs next to nothing to compute and the loss still tells whether a
-thousand replicas, whose gradients are some thousand updates old, get anywhere.
+thousand replicas, whose gradients are some two thousand updates old, get anywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ target = np.linspace(-1.0, 1.0, LENGTH, dtype=np.float32)
 
 job = dp.Job(
     parameters={"w": np.zeros(LENGTH, np.float32)},
-    # The step has to be small against one over the staleness, which is about 1,000.
+    # The step has to be small against one over the staleness, which is about 2,000.
     optimizer=dp.SGD(lr=1e-4),
     data=dp.Work(UNITS * STEPS, unit=STEPS, shuffle=False),
 )

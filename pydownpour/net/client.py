@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar, final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -107,14 +107,26 @@ class Client:
     async def exchange(
         self,
         path: str,
-        buffers: Sequence[Any],
+        buffers: Iterable[Any],
         headers: Mapping[str, str],
         *,
         size_max: int,
+        size: int | None = None,
         timeout_s: float = limits.REQUEST_TIMEOUT_S,
     ) -> bytes:
-        """POST binary buffers, get a binary body."""
-        size = sum(memoryview(b).nbytes for b in buffers)
+        """POST binary buffers, get a binary body of at most ``size_max`` bytes.
+
+        Args:
+            path: Where to.
+            buffers: Each is asked for only when the ones before it were taken.
+            headers: Beside the usual ones.
+            size_max: Bytes of the answer.
+            size: Bytes of all buffers; None counts them, all at once.
+            timeout_s: Until the answer is complete.
+        """
+        if size is None:
+            buffers = [*buffers]
+            size = sum(memoryview(b).nbytes for b in buffers)
 
         async def body() -> AsyncIterator[Any]:
             for buffer in buffers:

@@ -335,11 +335,28 @@ async def _body_chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator
 
 
 async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.StreamResponse:
+    """Write the buffers as they are, one HTTP chunk for all that are produced at once.
+
+    aiohttp's own writer would copy every buffer together with its chunk's first and last line.
+    """
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
-    await response.prepare(request)
+    writer = await response.prepare(request)
+    assert writer is not None
+    writer.send_headers()
+    is_chunked = "Transfer-Encoding" in response.headers  # HTTP/1.0 has no chunks
     while (buffers := body.produce()) is not None:
-        for buffer in buffers:
-            await response.write(memoryview(buffer).cast("B"))
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        size = sum(view.nbytes for view in views)
+        if size == 0:
+            continue  # an empty chunk would be the end of the body
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the reader went away")
+        if is_chunked:
+            transport.writelines([b"%x\r\n" % size, *views, b"\r\n"])
+        else:
+            transport.writelines(views)
+        await writer.drain()
     await response.write_eof()
     return response
 

@@ -107,24 +107,25 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
             transport.write(buffer)
 
     def write_many(self, buffers: Sequence[Any]) -> None:
-        """Send buffers in order; they must stay unchanged until written."""
+        """Send buffers of bytes in order; they must stay unchanged until written."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        views = [memoryview(buffer) for buffer in buffers]  # all that asyncio takes
-        size = sum(view.nbytes for view in views)
+        size = sum(map(len, buffers))
         self.bytes_sent += size
-        if self._is_asyncio and size <= JOINED_SIZE_MAX:
+        if not self._is_asyncio:
+            # uvloop's hands all of them to one system call. With a write for each, a header is a
+            # packet of its own.
+            transport.writelines(buffers)
+            return
+        views = [memoryview(buffer) for buffer in buffers]  # all that asyncio takes
+        if size <= JOINED_SIZE_MAX:
             transport.write(b"".join(views))
-        elif self._is_asyncio:
+        else:
             # asyncio's own writelines joins the buffers to one (until 3.12), or does not tell us
             # when its buffer is full (from then on).
             for view in views:
                 transport.write(view)
-        else:
-            # uvloop's hands all of them to one system call. With a write for each, a header is a
-            # packet of its own.
-            transport.writelines(views)
 
     def pause_reading(self) -> None:
         """Stop taking bytes from the peer."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
 from pydownpour import _core, limits
@@ -187,15 +189,31 @@ class PostRoad(Road):
     async def push(self, part: Part, first: int, count: int) -> None:
         """One request; its answer settles the records."""
         link = self._link
-        buffers = [self._announcement(part, first, count), *self._records(part, first, count)]
+        ahead = self._announcement(part, first, count)
+        size = len(ahead) + self._size(part, first, count)
         body = await link.client.exchange(
-            "/v1/push", buffers, link.headers, size_max=limits.POST_FRAMES_SIZE_MAX
+            "/v1/push",
+            itertools.chain([ahead], self._in_batches(part, first, count)),
+            link.headers,
+            size=size,
+            size_max=limits.POST_FRAMES_SIZE_MAX,
         )
         link.connected = True
-        link.bytes_sent += sum(len(b) for b in buffers)
+        link.bytes_sent += size
         link.bytes_received += len(body)
         for frame in _core.scan_frames(body):
             link.on_frame(frame)
+
+    def _size(self, part: Part, first: int, count: int) -> int:
+        """Bytes of some records' frames."""
+        link = self._link
+        size = link.fragment_len * link.item_size
+        return count * limits.HEADER_SIZE + len(part.data[first * size : (first + count) * size])
+
+    def _in_batches(self, part: Part, first: int, count: int) -> Iterator[Any]:
+        """Checksums are made just before the bytes are sent, and find them in the cache."""
+        for start in range(first, first + count, BATCH_RECORDS):
+            yield from self._records(part, start, min(BATCH_RECORDS, first + count - start))
 
     async def fetch(self, request: int, since: int) -> None:
         """Read the answer into the target as it comes."""

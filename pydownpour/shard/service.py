@@ -10,8 +10,8 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Mapping
-from typing import final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar, final
 
 import numpy as np
 
@@ -44,6 +44,8 @@ from pydownpour.wire.messages import (
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOAD_LEN = 16 * limits.STRIPE_LEN_MAX
 """Initial parameters are loaded so many elements at a time: whole stripes, 1 MiB."""
@@ -108,11 +110,12 @@ async def run_shard(
         Client(coordinator, access=access) as client,
     ):
         announce(server.url)
-        assigned = await _register(
-            client, advertise or server.url, index, rng or random.Random(secrets.randbits(64))
-        )
-        await service.load(client, assigned)
-        await service.heartbeats(client)
+        rng = rng or random.Random(secrets.randbits(64))
+        over = False
+        while not over:
+            assigned = await _register(client, advertise or server.url, index, rng)
+            await service.load(client, assigned)
+            over = await service.heartbeats(client)
 
 
 @final
@@ -146,7 +149,21 @@ class ShardService:
         ]
 
     async def load(self, client: Client, assigned: ShardAssigned) -> None:
-        """Build the store and fill it with the job's initial parameters."""
+        """Build the store and fill it with the job's initial parameters.
+
+        A coordinator that is away, or a connection that breaks on the way, is tried again.
+        """
+        shard = self._shard = await _patiently(lambda: self._filled(client, assigned))
+        log.info(
+            "shard %d of %d: elements %d..%d, %d fragments",
+            assigned.index,
+            assigned.shards,
+            assigned.start,
+            assigned.start + assigned.len,
+            shard.store.fragments,
+        )
+
+    async def _filled(self, client: Client, assigned: ShardAssigned) -> Shard:
         shard = Shard(assigned)
         # Piece by piece: a shard may be most of what its machine has memory for.
         piece = np.empty(min(assigned.len, LOAD_LEN), "<f4")
@@ -173,18 +190,15 @@ class ShardService:
                 f"initial parameters ended within element {loaded + filled // 4} of {assigned.len}"
             )
         shard.ready = True
-        self._shard = shard
-        log.info(
-            "shard %d of %d: elements %d..%d, %d fragments",
-            assigned.index,
-            assigned.shards,
-            assigned.start,
-            assigned.start + assigned.len,
-            shard.store.fragments,
-        )
+        return shard
 
-    async def heartbeats(self, client: Client) -> None:
-        """Report until the coordinator says that the job has ended."""
+    async def heartbeats(self, client: Client) -> bool:
+        """Report until the coordinator says that the job has ended.
+
+        Returns:
+            False if it called us dead before the job ran: nobody can have pushed, so nothing is
+            lost with our place and we may offer ourselves anew.
+        """
         shard = self._serving()
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
@@ -207,10 +221,13 @@ class ShardService:
                     ) from error
             else:
                 answered_at = loop.time()
+                if answer.fenced and answer.state == "waiting":
+                    log.warning("%s", answer.reason)
+                    return False
                 if answer.fenced:
                     raise Fenced(answer.reason or "another process took this shard's place")
                 if answer.state == "done":
-                    return
+                    return True
                 if answer.state == "failed":
                     raise JobFailed(answer.reason)
             await asyncio.sleep(shard.assigned.heartbeat_s)
@@ -327,8 +344,6 @@ async def _register(
     client: Client, url: str, index: int | None, rng: random.Random
 ) -> ShardAssigned:
     """Offer this process until a coordinator takes it."""
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
     hello = ShardHello(
         url=url,
         host=process.host_name(),
@@ -337,10 +352,17 @@ async def _register(
         version=pydownpour.__version__,
         nonce=f"{rng.getrandbits(64):016x}",
     )
+    return await _patiently(lambda: client.post("/v1/shard", hello, ShardAssigned))
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again while that may help, for ``limits.JOIN_PATIENCE_S``."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
     delay_s = limits.BACKOFF_MIN_S
     while True:
         try:
-            return await client.post("/v1/shard", hello, ShardAssigned)
+            return await ask()
         except DownpourError as error:
             if not error.retryable or loop.time() > give_up_at:
                 raise

@@ -60,8 +60,12 @@ class Shard:
         self.fetches = 0
         self.bytes_received = 0
         self.bytes_sent = 0
-        self.payload_size_max = max(self.assigned.fragment_len * 8, limits.HEADER_SIZE)
-        """Bytes of a fragment in the widest dtype: what one connection may have in flight."""
+        longest = min(assigned.fragment_len, assigned.len)
+        self.payload_size_max = max(longest * 8, limits.HEADER_SIZE)
+        """Bytes of the longest fragment in the widest dtype: what a connection may have in flight.
+
+        A small shard's are small, so that thousands of replicas may be connected to it.
+        """
         self.reserved_bytes = 0
 
     def inlet(self) -> _core.ShardInlet:

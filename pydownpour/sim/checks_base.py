@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from pydownpour.sim.oracle import Life
 
 
-class Check(abc.ABC):
+class Check:
     """One thing that must hold. ``look`` may be called at any moment between two events.
 
     Attributes:

@@ -83,7 +83,7 @@ class Plan:
 
     name: str = "calm"
     doses: tuple[Dose, ...] = ()
-    storm_s: float = 5.0
+    storm_s: float = 4.0
     settle_s: float = SETTLE_S
     is_drawn: bool = False
     skew_s: float = 0.0
@@ -227,10 +227,16 @@ def role(name: str) -> Targets:
 
 
 def drawn(doses: tuple[Dose, ...], rng: random.Random) -> tuple[Dose, ...]:
-    """About half of the doses, at least one, each up to four times as often or as rare."""
+    """About half of the doses, at least one; each up to four times as often, rare and long."""
     some = [dose for dose in doses if rng.random() < 0.5] or [rng.choice(doses)]
+    longer = rng.choice((1.0, 1.0, 2.0, 4.0))
     return tuple(
-        dataclasses.replace(dose, every_s=dose.every_s * 4 ** rng.uniform(-1, 1)) for dose in some
+        dataclasses.replace(
+            dose,
+            every_s=dose.every_s * 4 ** rng.uniform(-1, 1),
+            for_s=(dose.for_s[0], dose.for_s[1] * longer),
+        )
+        for dose in some
     )
 
 

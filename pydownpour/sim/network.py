@@ -60,6 +60,8 @@ class Host:
         """Nothing leaves or reaches it before."""
         self.slow = 1.0
         """Its processes compute this much slower."""
+        self.passes_upgrade = True
+        """False: a proxy before it takes the Upgrade header out of its requests."""
         self.is_up = True
         """False after a power cut, until a process starts on it again."""
         self.disk: SimDisk | None = None
@@ -238,6 +240,8 @@ class Network:
         """Carry bytes (None: end of stream) to the other end."""
         if self.is_closed:
             return
+        if payload is not None and not source.actor.host.passes_upgrade:
+            payload = payload.replace(b"\r\nUpgrade: ", b"\r\nX-Taken: ")  # of the same length
         if self._rng.random() < 0.5 and payload is not None and len(payload) > 1:
             pieces = self._sliced(payload, source.actor.host.link.slices_max)
         else:

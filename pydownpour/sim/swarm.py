@@ -7,6 +7,7 @@ fetches, what the network is like, and shrinks some limits until small parameter
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Final
 
@@ -19,8 +20,10 @@ from pydownpour.sim.oracle import Oracle
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import Settings, World
 
-WORK_S: Final = 4.0
+WORK_S: Final = 3.0
 """Virtual seconds the work of a world takes: most of a storm."""
+LONG_WORK_S: Final = 1.5 * limits.LEASE_S
+"""In some worlds of a drawn plan: long enough for a lease to run out while its holder is away."""
 EVENTS_MAX: Final = 1_000_000
 """A hundred times what a world needs: more is a livelock."""
 VIRTUAL_S_MAX: Final = 600.0
@@ -33,10 +36,15 @@ SMALL_LIMITS: Final = (
 """Several records a push, several acknowledgements and writes for each."""
 
 
-def world(seed: int, faults: str, trace: Trace | None = None) -> World:
+def world(seed: int, name: str, trace: Trace | None = None) -> World:
     """The world of a seed under a plan, not yet run."""
     rng = random.Random(f"{seed}/shape")
-    replicas, pushes = rng.randint(2, 4), rng.randint(24, 44)
+    replicas, pushes = rng.randint(2, 4), rng.randint(24, 36)
+    faults = plan(name)
+    work_s = WORK_S
+    if faults.is_drawn and rng.random() < 0.4:
+        work_s = LONG_WORK_S
+        faults = dataclasses.replace(faults, storm_s=LONG_WORK_S)
     oracle = Oracle(
         pushes=pushes,
         unit=rng.randint(1, 4),
@@ -54,14 +62,15 @@ def world(seed: int, faults: str, trace: Trace | None = None) -> World:
         seed=seed,
         shards=rng.randint(1, 2),
         replicas=replicas,
-        faults=plan(faults),
+        faults=faults,
         link=LinkModel(
             latency_s=10 ** rng.uniform(-4, -1.5),
             jitter=rng.choice((0.1, 0.5, 0.9)),
             bytes_per_s=10 ** rng.uniform(5.3, 9),
             slices_max=rng.choice((1, 1, 4)),
         ),
-        compute=ComputeModel(base_s=WORK_S * replicas / pushes, jitter=0.5),
+        proxied=rng.choice((0.0, 0.0, 0.0, 0.5)),
+        compute=ComputeModel(base_s=work_s * replicas / pushes, jitter=0.5),
         limits=tuple(small for small in SMALL_LIMITS if rng.random() < 0.6),
         events_max=EVENTS_MAX,
         virtual_s_max=VIRTUAL_S_MAX,
@@ -69,9 +78,9 @@ def world(seed: int, faults: str, trace: Trace | None = None) -> World:
     return World(oracle.job, settings, trace, oracle=oracle)
 
 
-def replay(seed: int, faults: str) -> str:
+def replay(seed: int, name: str) -> str:
     """The line that runs a world again."""
     return (
-        f"DOWNPOUR_SEED={seed} DOWNPOUR_FAULTS={faults} "
+        f"DOWNPOUR_SEED={seed} DOWNPOUR_FAULTS={name} "
         "python -m pytest tests/simulation/test_seeds.py -k replay"
     )

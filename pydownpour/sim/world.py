@@ -57,6 +57,7 @@ class Settings:
         faults: What goes wrong, and when.
         link: Every host's network.
         compute: What a step costs.
+        proxied: Share of replicas whose way out does not pass Upgrade on: they POST and GET.
         ghost: Compute nothing; push a gradient of zeros.
         limits: Names of ``limits`` and what they are during the run: small worlds meet the edges
             that large ones would.
@@ -69,6 +70,7 @@ class Settings:
     faults: Plan = dataclasses.field(default_factory=Plan)
     link: LinkModel = dataclasses.field(default_factory=LinkModel)
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
+    proxied: float = 0.0
     ghost: bool = False
     limits: tuple[tuple[str, int], ...] = ()
     events_max: int = 200_000_000
@@ -246,7 +248,9 @@ class World:
         """One more replica, on a host of its own. Returns its name."""
         name = f"replica-{self._replicas_added}"
         self._replicas_added += 1
-        self._start_replica(name, self._add_host(name))
+        host = self._add_host(name)
+        host.passes_upgrade = self.stream(f"{name}/proxy").random() >= self.settings.proxied
+        self._start_replica(name, host)
         return name
 
     def _start_replica(self, name: str, host: Host) -> None:

@@ -23,7 +23,6 @@ from pydownpour.replica import link as link_module
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Part
 from pydownpour.replica.replica import Trainer
-from pydownpour.replica.session import Session
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
@@ -214,5 +213,5 @@ MUTATIONS: Final = (
     Mutation("streams never pause", ("calm",), streams_never_pause, ("stops when",)),
     Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
     Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
-    Mutation("a unit counts before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
+    Mutation("a unit before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
 )  # fmt: skip

@@ -24,68 +24,105 @@ pub struct Check {
 #[must_use]
 pub fn check(level: Level, values: Gradient<'_>) -> Check {
     match values {
-        Gradient::F32(values) => scan(level, values, 0),
-        Gradient::F64(values) => scan(level, values, 0),
-        Gradient::F16(words) => scan::<F16>(level, bytemuck::cast_slice(words), 0),
-        Gradient::Bf16(words) => scan::<Bf16>(level, bytemuck::cast_slice(words), 0),
+        Gradient::F32(values) => scan(level, values),
+        Gradient::F64(values) => scan(level, values),
+        Gradient::F16(words) => scan::<F16>(level, bytemuck::cast_slice(words)),
+        Gradient::Bf16(words) => scan::<Bf16>(level, bytemuck::cast_slice(words)),
         Gradient::Unaligned(raw) => match values.dtype() {
-            DType::F32 => scan::<f32>(level, &bytemuck::pod_collect_to_vec(raw.bytes()), 0),
-            DType::F64 => scan::<f64>(level, &bytemuck::pod_collect_to_vec(raw.bytes()), 0),
-            DType::F16 => scan::<F16>(level, &bytemuck::pod_collect_to_vec(raw.bytes()), 0),
-            DType::Bf16 => scan::<Bf16>(level, &bytemuck::pod_collect_to_vec(raw.bytes()), 0),
+            DType::F32 => scan::<f32>(level, &bytemuck::pod_collect_to_vec(raw.bytes())),
+            DType::F64 => scan::<f64>(level, &bytemuck::pod_collect_to_vec(raw.bytes())),
+            DType::F16 => scan::<F16>(level, &bytemuck::pod_collect_to_vec(raw.bytes())),
+            DType::Bf16 => scan::<Bf16>(level, &bytemuck::pod_collect_to_vec(raw.bytes())),
         },
     }
 }
 
-/// Scan `values`, whose first element has the index `start`.
-fn scan<E: Element>(level: Level, values: &[E], start: usize) -> Check {
-    let (count, sum_of_squares) = level.run(Scan { values });
-    let first_index = if count == 0 {
-        None
-    } else {
-        values.iter().position(|value| !value.exact().is_finite()).map(|index| start + index)
-    };
+/// Add up first and look later: squares are never negative, so one element that is not finite
+/// leaves a total that is not, and elements are looked at one by one only then.
+fn scan<E: Element>(level: Level, values: &[E]) -> Check {
+    let sum_of_squares = level.run(Squares { values });
+    if sum_of_squares.is_finite() {
+        return Check { count: 0, first_index: None, sum_of_squares };
+    }
+    inspect(level, values)
+}
+
+/// Bad elements, or squares that do not fit in an f64.
+#[cold]
+fn inspect<E: Element>(level: Level, values: &[E]) -> Check {
+    let (count, sum_of_squares) = level.run(Inspect { values });
+    let first_index = values.iter().position(|value| !value.exact().is_finite());
     Check { count, first_index, sum_of_squares }
 }
 
-struct Scan<'a, E> {
+/// The sum of all squares.
+struct Squares<'a, E> {
     values: &'a [E],
 }
 
-impl<E: Element> Kernel for Scan<'_, E> {
+impl<E: Element> Kernel for Squares<'_, E> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let mut sums = [0.0_f64; LANES];
+        let (chunks, tail) = self.values.as_chunks::<LANES>();
+        for chunk in chunks {
+            add(&mut sums, chunk);
+        }
+        // The last elements fill up with zeros, which change no sum.
+        let mut last = [E::zeroed(); LANES];
+        last[..tail.len()].copy_from_slice(tail);
+        add(&mut sums, &last);
+        total(&sums)
+    }
+}
+
+#[inline(always)]
+fn add<E: Element>(sums: &mut [f64; LANES], chunk: &[E; LANES]) {
+    let squares = chunk.map(|value| value.exact() * value.exact());
+    for lane in 0..LANES {
+        sums[lane] += squares[lane];
+    }
+}
+
+/// How many elements are not finite, and the sum of the squares of the others.
+struct Inspect<'a, E> {
+    values: &'a [E],
+}
+
+impl<E: Element> Kernel for Inspect<'_, E> {
     type Output = (usize, f64);
 
     #[inline(always)]
     fn run(self) -> (usize, f64) {
         let mut sums = [0.0_f64; LANES];
-        let mut counts = [0_u64; LANES];
-        let (chunks, tail) = self.values.as_chunks::<LANES>();
-        for chunk in chunks {
-            for lane in 0..LANES {
-                add(chunk[lane], &mut sums[lane], &mut counts[lane]);
+        let mut count = 0;
+        for chunk in self.values.chunks(LANES) {
+            for (sum, value) in sums.iter_mut().zip(chunk) {
+                let exact = value.exact();
+                let finite = exact.is_finite();
+                *sum += if finite { exact * exact } else { 0.0 };
+                count += usize::from(!finite);
             }
         }
-        for (lane, &value) in tail.iter().enumerate() {
-            add(value, &mut sums[lane], &mut counts[lane]);
-        }
-        let mut width = LANES / 2;
-        while width > 0 {
-            for lane in 0..width {
-                sums[lane] += sums[lane + width];
-                counts[lane] += counts[lane + width];
-            }
-            width /= 2;
-        }
-        (usize::try_from(counts[0]).unwrap_or(usize::MAX), sums[0])
+        (count, total(&sums))
     }
 }
 
-#[inline(always)]
-fn add<E: Element>(value: E, sum: &mut f64, count: &mut u64) {
-    let exact = value.exact();
-    let finite = exact.abs() < f64::INFINITY;
-    *sum += if finite { exact * exact } else { 0.0 };
-    *count += u64::from(!finite);
+/// Partial sums, added in pairs. Out of the loop's sight: if the compiler sees which lanes are added
+/// at the end it shuffles them in every round.
+#[inline(never)]
+fn total(sums: &[f64; LANES]) -> f64 {
+    let mut sums = *sums;
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            sums[lane] += sums[lane + width];
+        }
+        width /= 2;
+    }
+    sums[0]
 }
 
 #[cfg(test)]
@@ -102,6 +139,18 @@ mod tests {
             let found = check(level, Gradient::F32(&values));
             assert_eq!((found.count, found.first_index), (2, Some(37)));
             assert!((found.sum_of_squares - 98.0 * 4.0).abs() < f64::EPSILON);
+        }
+    }
+
+    #[test]
+    fn squares_beyond_f64_are_no_bad_elements() {
+        let values = [1e200_f64, 2.0, f64::NAN, 1e200];
+        for level in Level::available() {
+            let found = check(level, Gradient::F64(&values[..2]));
+            assert_eq!((found.count, found.first_index), (0, None));
+            assert!(found.sum_of_squares.is_infinite());
+            let found = check(level, Gradient::F64(&values));
+            assert_eq!((found.count, found.first_index), (1, Some(2)));
         }
     }
 

@@ -10,7 +10,7 @@ use super::Shard;
 use crate::checksum::Combiner;
 use crate::frame::{HEADER_SIZE, Header, Kind};
 use crate::kernel::DType;
-use crate::store::{Pinned, PinnedFragment};
+use crate::store::{Geometry, Pinned, PinnedFragment};
 
 /// Fragments of at most this many bytes are copied behind their header: about what the kernel and
 /// the interpreter spend on one more element of a scatter list, in bytes copied.
@@ -47,14 +47,12 @@ impl Shard {
     /// `since` 0 means that the asker has nothing: every fragment is sent, pushed into or not.
     #[must_use]
     pub fn parameter_frames(&self, since: u64, cursor: usize, size_max: usize) -> Batch {
-        let geometry = self.store().geometry();
-        let stripes = Joint::new(geometry.stripe_len, geometry.len);
         let mut batch = Batch { cursor, ..Batch::default() };
         let fragments = self.store().fragments();
         while batch.cursor < fragments && (batch.frames == 0 || batch.size < size_max) {
             let fragment = batch.cursor;
             if since == 0 || self.store().fragment_lsn(fragment) > since {
-                self.add_frame(&mut batch, fragment, &stripes);
+                self.add_frame(&mut batch, fragment);
             }
             batch.cursor += 1;
         }
@@ -72,7 +70,7 @@ impl Shard {
         self.store().pin_fragment(fragment)
     }
 
-    fn add_frame(&self, batch: &mut Batch, fragment: usize, joint: &Joint) {
+    fn add_frame(&self, batch: &mut Batch, fragment: usize) {
         let pinned = self.pin_whole(fragment);
         let size = pinned.stripes.iter().map(|p| size_of_val(p.parameters())).sum();
         let header = Header {
@@ -82,7 +80,7 @@ impl Shard {
             seq: pinned.lsn,
             version: pinned.version,
             length: size as u64,
-            payload_crc: joint.crc32c(&pinned.stripes),
+            payload_crc: self.joint.crc32c(&pinned.stripes),
             ..Header::new(Kind::Parameters)
         };
         let bytes = batch.bytes(HEADER_SIZE + if size <= GATHER_SIZE { size } else { 0 });
@@ -113,14 +111,16 @@ impl Batch {
 }
 
 /// Combines the checksums of neighbouring stripes.
-struct Joint {
+#[derive(Debug)]
+pub(super) struct Joint {
     whole: Combiner,
     /// The shard's last stripe may be shorter.
     last: Combiner,
 }
 
 impl Joint {
-    fn new(stripe_len: usize, len: usize) -> Self {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        let Geometry { stripe_len, len, .. } = *geometry;
         let rest = len % stripe_len;
         let whole = Combiner::new(stripe_len * ELEMENT_SIZE);
         let last = if rest == 0 { whole.clone() } else { Combiner::new(rest * ELEMENT_SIZE) };

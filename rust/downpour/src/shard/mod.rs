@@ -107,13 +107,16 @@ pub struct Shard {
     store: Arc<Store>,
     ledger: Ledger,
     gate: RwLock<()>,
+    joint: fetch::Joint,
 }
 
 impl Shard {
     /// Around a store nobody has pushed into.
     #[must_use]
     pub fn new(store: Store) -> Self {
-        Self { store: Arc::new(store), ledger: Ledger::default(), gate: RwLock::new(()) }
+        let joint = fetch::Joint::new(store.geometry());
+        let gate = RwLock::new(());
+        Self { store: Arc::new(store), ledger: Ledger::default(), gate, joint }
     }
 
     /// The store.

@@ -1,0 +1,60 @@
+"""Many seeds under every fault plan; and the ones that once failed, for ever.
+
+A failure prints one line that runs the world again. ``DOWNPOUR_SEED`` and ``DOWNPOUR_FAULTS``
+(default swarm) choose a world for ``-k replay``; ``DOWNPOUR_SEEDS`` sets how many seeds each plan
+gets, ``DOWNPOUR_SEED_FIRST`` where they begin (CI: the same ones every time).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pydownpour.sim import swarm
+from pydownpour.sim.faults import PLANS
+from pydownpour.sim.trace import Trace
+from pydownpour.sim.world import World
+
+SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "200"))
+FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
+BLOCK = 25
+"""Seeds in one test: enough to be worth a process's turn, few enough to share among cores."""
+EVIDENCE_MIN = 0.5
+"""A plan whose worlds are mostly idle or calm proves nothing (see ``Checks.is_evidence``)."""
+CORPUS = json.loads((Path(__file__).parent / "corpus.json").read_text())
+
+
+def failures(world: World, seed: int, plan: str) -> str:
+    """Why a world failed, and how to see it again; "" if it did not."""
+    found = world.checks.violations
+    return "\n".join([*found, f"replay: {swarm.replay(seed, plan)}"]) if found else ""
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, BLOCK))
+@pytest.mark.parametrize("plan", PLANS)
+def test_seeds(plan: str, first: int) -> None:
+    evidence = 0
+    for seed in range(first, first + BLOCK):
+        world = swarm.world(seed, plan).run()
+        assert not failures(world, seed, plan), failures(world, seed, plan)
+        evidence += world.checks.is_evidence
+    assert evidence >= BLOCK * EVIDENCE_MIN or PLANS[plan].is_doom
+
+
+@pytest.mark.parametrize("case", CORPUS, ids=lambda case: f"{case['faults']}-{case['seed']}")
+def test_what_once_failed(case: dict[str, str]) -> None:
+    seed, plan = int(case["seed"]), case["faults"]
+    world = swarm.world(seed, plan).run()
+    assert not failures(world, seed, plan), f"{case['reason']}\n{failures(world, seed, plan)}"
+
+
+def test_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    seed = int(os.environ.get("DOWNPOUR_SEED", "0"))
+    plan = os.environ.get("DOWNPOUR_FAULTS", "swarm")
+    trace = Trace(print if "DOWNPOUR_SEED" in os.environ else None)
+    with capsys.disabled():
+        world = swarm.world(seed, plan, trace).run()
+    assert not failures(world, seed, plan), failures(world, seed, plan)
