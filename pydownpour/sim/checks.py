@@ -57,6 +57,8 @@ GLANCE_EVERY: Final = 8
 """Moments; times the number of replicas over four, since a glance looks at each of them."""
 VIOLATIONS_MAX: Final = 20
 """One fault shows in many places; the first ones tell."""
+SMALL_WORLD: Final = 64
+"""Replicas up to which every death is looked at closely."""
 ACKED_MIN: Final = 20
 """Fewer acknowledged pushes prove little."""
 
@@ -79,7 +81,10 @@ class Checks(logging.Handler):
         self.acked = 0
         """Pushes acknowledged to replicas that ended."""
         self._checks = [check(self) for check in CHECKS]
-        self._every = GLANCE_EVERY * max(1, world.settings.replicas // 4)
+        replicas = world.settings.replicas
+        self._is_small = replicas <= SMALL_WORLD
+        """A look costs as much as there are replicas; large worlds are run for their figures."""
+        self._every = GLANCE_EVERY * (max(1, replicas // 4) if self._is_small else replicas)
         self._moments = 0
 
     def __enter__(self) -> Checks:
@@ -126,7 +131,8 @@ class Checks(logging.Handler):
         """A replica ended or was killed."""
         life = self.lives.get(actor)
         if life is not None:
-            self._look(all_of_them=True)
+            if self._is_small:
+                self._look(all_of_them=True)
             del self.lives[actor]
             self.acked += life.trainer.session.acked
             for check in self._checks:
