@@ -115,7 +115,7 @@ class Processes:
         for actor in actors:
             actor.life = Life.RUNNING
             network.loop.call_soon(self._release, actor, context=_no_process())
-        while any(actor.held for actor in actors):
+        while any(actor.held and actor.life is Life.RUNNING for actor in actors):
             await asyncio.sleep(0)
         # First as a cancelled process would end, so that what it opened is closed in order.
         for actor in actors:

@@ -60,7 +60,7 @@ def words(event: Any) -> str:
     if isinstance(event, _core.Frame):
         return f"frame {event.kind} {event.seq} {event.count} {event.payload!r}"
     kind = type(event).__name__
-    names = ("seq", "fragment", "code", "count", "first_index")
+    names: tuple[str, ...] = ("seq", "fragment", "code", "count", "first_index")
     if kind == "Settled":
         names = ("first_seq", "count", "applied", "staleness", "lsn", "last")
     return f"{kind} " + " ".join(f"{name}={getattr(event, name)}" for name in names)

@@ -26,6 +26,7 @@ from pydownpour.replica.replica import Trainer
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
+from pydownpour.wire import frames
 from tests.reference import inlet as twin
 
 Patch = pytest.MonkeyPatch
@@ -169,7 +170,7 @@ def fetch_goes_back(patch: Patch) -> None:
             return buffers
         if self._request % 5 == 0 and self._cursor == 0 and not self._ended and store in kept:
             self._ended = True
-            answer = stream.frames.fetched(request=self._request, lsn=self._lsn, count=1)
+            answer = frames.fetched(request=self._request, lsn=self._lsn, count=1)
             return [*kept[store][:-1], answer]
         return next_buffers(self)
 
