@@ -69,7 +69,7 @@ test-rust: $(VENV)/.installed ## the pure crate's tests
 
 .PHONY: test-python
 test-python: $(EXTENSION) ## unit, property, e2e, examples and the short chaos tests
-	$(PYTEST) -n $(JOBS) -m "not slow and not bench"
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow and not bench"
 
 ##@ Slow checks
 
