@@ -110,8 +110,8 @@ impl<E: Element> Kernel for Inspect<'_, E> {
     }
 }
 
-/// Partial sums, added in pairs. Out of the loop's sight: if the compiler sees which lanes are added
-/// at the end it shuffles them in every round.
+/// Partial sums, added in pairs. Out of the loop's sight: if the compiler sees which lanes are
+/// added at the end it shuffles them in every round.
 #[inline(never)]
 fn total(sums: &[f64; LANES]) -> f64 {
     let mut sums = *sums;
