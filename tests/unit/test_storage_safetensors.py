@@ -173,8 +173,3 @@ def test_a_header_beyond_the_limit_is_not_written(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(limits, "STORED_HEADER_SIZE_MAX", 100)
     with pytest.raises(CheckpointError, match="5 arrays need a header of"):
         written(MIXED, ramp(MIXED))
-
-
-def test_the_formats_own_name_is_not_a_parameters() -> None:
-    with pytest.raises(CheckpointError, match="__metadata__"):
-        written(layout(("__metadata__", (1,), "float32")), np.zeros(1, np.float32))
