@@ -332,6 +332,11 @@ async def _body_chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator
                 deadline.reschedule(loop.time() + limits.BODY_STALL_S)
     except TimeoutError as error:
         raise RemoteProtocolError(f"body stalled after {size} bytes") from error
+    except RuntimeError as error:
+        if request.transport is not None:
+            raise
+        # aiohttp's word for a connection that was lost before the body was asked for.
+        raise ConnectionResetError(f"{error} after {size} bytes of the body") from error
 
 
 async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.StreamResponse:

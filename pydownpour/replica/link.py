@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 RUN_RECORDS_MAX: Final = 128
 """Records announced at once: 32 MiB of float32, and a POST body within its limit."""
 RECORDS_IN_FLIGHT_MAX: Final = 768
+LOOKS: Final = 8
+"""How often in ``limits.ACK_TIMEOUT_S`` a connection is looked at: it is given up that exactly."""
 assert RUN_RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
 
 
@@ -191,7 +193,7 @@ class Link:
 
     async def _serve(self, road: Road) -> None:
         """Send what there is to send; raises when the connection is gone."""
-        self._watch(road, ())
+        self._watch(road, (), 0.0)
         try:
             while True:
                 road.check()
@@ -216,10 +218,19 @@ class Link:
         busy = bool(self.queue) or self.fetch_wanted is not None
         return (*road.traffic(), self._answers) if busy else ()
 
-    def _watch(self, road: Road, before: tuple[int, ...]) -> None:
-        """Give a connection up if answers are due and not a byte has moved for a whole period."""
+    def _watch(self, road: Road, before: tuple[int, ...], since: float) -> None:
+        """Give a connection up if answers are due and for too long not a byte has moved.
+
+        Args:
+            road: The connection.
+            before: What :meth:`_moved` said at the last look.
+            since: When that was first so.
+        """
+        loop = asyncio.get_running_loop()
         now = self._moved(road)
-        if now and now == before:
+        if not now or now != before:
+            since = loop.time()
+        elif loop.time() - since >= limits.ACK_TIMEOUT_S:
             road.abort(
                 PeerLost(
                     f"{self.describe()} has {self.open_records} records open and was silent for "
@@ -228,8 +239,8 @@ class Link:
                 )
             )
             return
-        self._watchdog = asyncio.get_running_loop().call_later(
-            limits.ACK_TIMEOUT_S, self._watch, road, now
+        self._watchdog = loop.call_later(
+            limits.ACK_TIMEOUT_S / LOOKS, self._watch, road, now, since
         )
 
     def _next_run(self) -> tuple[Part, int, int] | None:

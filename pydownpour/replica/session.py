@@ -236,6 +236,7 @@ class Session:
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
         while True:
+            sent_at = loop.time()
             beat = Heartbeat(
                 role="replica",
                 id=self.joined.replica,
@@ -246,7 +247,7 @@ class Session:
             )
             try:
                 answer = await self._client.post(
-                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.SUSPECT_S
+                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.HEARTBEAT_TIMEOUT_S
                 )
             except (TransportError, NotReady) as error:
                 if loop.time() - answered_at > limits.JOIN_PATIENCE_S:
@@ -261,7 +262,8 @@ class Session:
                 if answer.state == "done":
                     self._notify()
                     return
-            await asyncio.sleep(self.joined.heartbeat_s)
+            next_in_s = sent_at + self.joined.heartbeat_s - loop.time()
+            await asyncio.sleep(max(next_in_s, limits.BACKOFF_MIN_S))
 
     # -- its end -----------------------------------------------------------------------------------
 

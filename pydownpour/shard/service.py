@@ -203,6 +203,7 @@ class ShardService:
         loop = asyncio.get_running_loop()
         answered_at = loop.time()
         while True:
+            sent_at = loop.time()
             beat = Heartbeat(
                 role="shard",
                 id=shard.assigned.index,
@@ -211,7 +212,7 @@ class ShardService:
             )
             try:
                 answer = await client.post(
-                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.SUSPECT_S
+                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.HEARTBEAT_TIMEOUT_S
                 )
             except (TransportError, NotReady) as error:
                 silent_s = loop.time() - answered_at
@@ -230,7 +231,8 @@ class ShardService:
                     return True
                 if answer.state == "failed":
                     raise JobFailed(answer.reason)
-            await asyncio.sleep(shard.assigned.heartbeat_s)
+            next_in_s = sent_at + shard.assigned.heartbeat_s - loop.time()
+            await asyncio.sleep(max(next_in_s, limits.BACKOFF_MIN_S))
 
     # -- handlers --------------------------------------------------------------------------------
 

@@ -281,6 +281,12 @@ class Network:
         self.loop.at(arrival, self._deliver, source, target, payload, context=target.context)
 
     def _deliver(self, source: SimTransport, target: SimTransport, payload: bytes | None) -> None:
+        clogged_until = max(source.actor.host.clogged_until, target.actor.host.clogged_until)
+        if clogged_until > self.loop.now:  # it was on its way when a host was clogged
+            self.loop.at(
+                clogged_until, self._deliver, source, target, payload, context=target.context
+            )
+            return
         self.trace.message(
             self.loop.now, source.path, source.path_id, 0 if payload is None else len(payload)
         )
