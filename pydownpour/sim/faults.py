@@ -38,6 +38,8 @@ REST_S: Final = 2 * limits.HEARTBEAT_S
 SETTLE_S: Final = 90.0
 """The longest chain of waits after the last fault: a request's time limit, an acknowledgement's,
 and the patience with roles that do not say goodbye; then the work that is left."""
+JOIN_FACTOR: Final = 3
+"""More replicas than that times those a world began with do not join it."""
 DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
 """Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
 
@@ -207,7 +209,7 @@ class Storm:
         world.network.heal_all()
         world.network.fuse = 0
         for host in world.network.hosts.values():
-            host.clogged_until = 0.0
+            world.network.unclog(host)
             self.restore(host)
         for actor in list(world.processes.alive):
             world.processes.resume(actor)
@@ -364,25 +366,25 @@ async def swizzle(storm: Storm, host: Host, seconds: float) -> None:
     hosts = storm.targets("replicas")
     some = [h for h in hosts if storm.rng.random() < 0.6] or [host]
     network = storm.world.network
-    everybody = list(network.hosts)
+    spine = [other for other in network.hosts if role(other) != "replicas"]
     for h in some:
         storm.struck("swizzle", h)
-        for other in everybody:
-            if other != h.name:
-                network.cut_path(h.name, other)
-                network.cut_path(other, h.name)
+        for other in spine:
+            network.cut_path(h.name, other)
+            network.cut_path(other, h.name)
         await asyncio.sleep(storm.rng.uniform(0, seconds / len(some)))
     storm.rng.shuffle(some)
     for h in some:
-        for other in everybody:
-            if other != h.name:
-                network.heal_path(h.name, other)
-                network.heal_path(other, h.name)
+        for other in spine:
+            network.heal_path(h.name, other)
+            network.heal_path(other, h.name)
         await asyncio.sleep(storm.rng.uniform(0, seconds / len(some)))
 
 
 async def join(storm: Storm, host: Host, seconds: float) -> None:
-    """One more replica."""
+    """One more replica, until there are three times as many as there were."""
+    if len(storm.targets("replicas")) >= JOIN_FACTOR * storm.world.settings.replicas:
+        return
     storm.struck("join", host)
     storm.world.add_replica()
 
@@ -396,8 +398,13 @@ async def leave(storm: Storm, host: Host, seconds: float) -> None:
 
 
 async def doom(storm: Storm, host: Host, seconds: float) -> None:
-    """A shard or the coordinator dies for good: once is enough."""
-    if storm.world.faults:
+    """A shard or the coordinator dies for good: once is enough.
+
+    Not before the job runs: a shard that is lost by then took no update with it, and the
+    coordinator waits for another for as long as its operator likes.
+    """
+    coordinator = storm.world.coordinator
+    if storm.world.faults or coordinator is None or coordinator.core.state == "waiting":
         return
     storm.struck("doom", host)
     actor = storm.actor(host)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import math
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -95,7 +96,9 @@ class SimLoop(asyncio.BaseEventLoop):
                 raise BudgetSpent(
                     f"not done after {self._virtual_s_max:g} virtual seconds (--virtual-s)"
                 )
-        self._ready.extend(self._timers.pop_until(self._now))  # type: ignore[attr-defined]
+        due = self._timers.pop_until(self._now)
+        self.events += len(due)
+        self._ready.extend(due)  # type: ignore[attr-defined]
 
     def lift_budgets(self) -> None:
         """The run is over; unwinding may take what it takes."""
@@ -131,8 +134,12 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> Any:
         """Schedule by the clock of the process that asks."""
         actor = current()
-        world_when = when if actor is None else when - actor.clock_offset_s
-        return self.at(world_when, callback, *args, context=context)
+        if actor is not None and actor.clock_offset_s:
+            asked, offset = when, actor.clock_offset_s
+            when = asked - offset
+            while when + offset < asked:  # rounded: its clock would show that it is too early
+                when = math.nextafter(when, math.inf)
+        return self.at(when, callback, *args, context=context)
 
     def at(
         self,

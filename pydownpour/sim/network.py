@@ -20,6 +20,7 @@ from typing import Any, final
 
 from pydownpour.sim.actor import Actor, Life, current
 from pydownpour.sim.disk import SimDisk
+from pydownpour.sim.handles import Callback
 from pydownpour.sim.loop import SimLoop
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.transport import SimTransport
@@ -150,6 +151,8 @@ class Network:
         """The connection that carries the message of this number from now breaks behind it."""
         self.cut: dict[tuple[str, str], None] = {}
         """Ordered pairs of host names between which nothing passes."""
+        self._clogged: dict[SimTransport, None] = {}
+        """Senders whose bytes wait at a clogged host."""
         self._held: dict[tuple[str, str], deque[tuple[SimTransport, bytes | None]]] = {}
         loop.network = self
 
@@ -193,7 +196,7 @@ class Network:
         if host is None:
             raise OSError(errno.EHOSTUNREACH, f"no simulated host {address}")
         await asyncio.sleep(self._latency(actor.host, host))
-        while not host.is_up or self._is_cut(actor.host, host) or self._is_cut(host, actor.host):
+        while not host.is_up or self._is_blocked(actor.host, host):
             await asyncio.sleep(SYN_RETRY_S)
         await asyncio.sleep(self._latency(host, actor.host))
         listener = host.listening.get(port)
@@ -270,8 +273,7 @@ class Network:
         there.down_free_at = max(there.down_free_at, here.up_free_at) + (
             size / there.link.bytes_per_s
         )
-        ready = max(there.down_free_at, here.clogged_until, there.clogged_until)
-        arrival = max(source.arrives_at, ready + self._latency(here, there))
+        arrival = max(source.arrives_at, there.down_free_at + self._latency(here, there))
         source.arrives_at = arrival
         target = source.peer
         if target.is_lost and target.actor.life is Life.DEAD:
@@ -281,12 +283,13 @@ class Network:
         self.loop.at(arrival, self._deliver, source, target, payload, context=target.context)
 
     def _deliver(self, source: SimTransport, target: SimTransport, payload: bytes | None) -> None:
-        clogged_until = max(source.actor.host.clogged_until, target.actor.host.clogged_until)
-        if clogged_until > self.loop.now:  # it was on its way when a host was clogged
-            self.loop.at(
-                clogged_until, self._deliver, source, target, payload, context=target.context
-            )
+        if source.clogged or self._is_clogged(source.actor.host, target.actor.host):
+            self._clogged[source] = None
+            source.clogged.append(payload)
             return
+        self._arrived(source, target, payload)
+
+    def _arrived(self, source: SimTransport, target: SimTransport, payload: bytes | None) -> None:
         self.trace.message(
             self.loop.now, source.path, source.path_id, 0 if payload is None else len(payload)
         )
@@ -301,8 +304,16 @@ class Network:
         jitter = max(here.link.jitter, there.link.jitter)
         return mean * self._rng.uniform(1 - jitter, 1 + jitter)
 
-    def _is_cut(self, here: Host, there: Host) -> bool:
-        return (here.name, there.name) in self.cut
+    def _is_blocked(self, here: Host, there: Host) -> bool:
+        """No connection can be made between them now."""
+        return (
+            (here.name, there.name) in self.cut
+            or (there.name, here.name) in self.cut
+            or self._is_clogged(here, there)
+        )
+
+    def _is_clogged(self, here: Host, there: Host) -> bool:
+        return max(here.clogged_until, there.clogged_until) > self.loop.now
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -326,9 +337,30 @@ class Network:
             self.heal_path(here, there)
 
     def clog(self, host: Host, until: float) -> None:
-        """Delay everything of one host until a time."""
+        """Nothing leaves or reaches a host before a time, what is on its way included."""
         host.clogged_until = max(host.clogged_until, until)
         self.trace.note(self.loop.now, "clog", host.name, round((until - self.loop.now) * 1e6))
+        self.loop.at(until, self._flow)
+
+    def unclog(self, host: Host) -> None:
+        """End it now."""
+        if host.clogged_until > self.loop.now:
+            host.clogged_until = self.loop.now
+            self._flow()
+
+    def _flow(self) -> None:
+        """What was stuck arrives, each stream in order."""
+        for source in list(self._clogged):
+            target = source.peer
+            if self._is_clogged(source.actor.host, target.actor.host):
+                continue
+            del self._clogged[source]
+            stuck, source.clogged = source.clogged, deque()
+            actor, context = target.actor, target.context
+            for payload in stuck:
+                Callback(
+                    self._arrived, (source, target, payload), self.loop, context, actor
+                )._run()
 
     def reset(self, source: SimTransport) -> None:
         """The other end sees a reset, after the latency; what was on its way is lost."""

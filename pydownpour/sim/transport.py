@@ -53,6 +53,8 @@ class SimTransport(asyncio.Transport):
         self.path_id = 0
         self.arrives_at = 0.0
         """When the last bytes this end sent arrive: the next ones come after them."""
+        self.clogged: deque[bytes | None] = deque()
+        """What it sent and would have arrived, were it not for a clogged host."""
         actor.transports[self] = None
 
     def start(self, protocol: Any) -> None:

@@ -18,9 +18,9 @@ from pydownpour.sim.faults import PLANS
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import World
 
-SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "14"))
+SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "200"))
 FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
-BLOCK = 7
+BLOCK = 10
 """Seeds in one test: enough to be worth a process's turn, few enough to share among cores."""
 EVIDENCE_MIN = 0.5
 """A plan whose worlds are mostly idle or calm proves nothing (see ``Checks.is_evidence``)."""
