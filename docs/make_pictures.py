@@ -1,6 +1,6 @@
 """Draw the pictures of simulation.md from a report.
 
-    pydownpour sim docs/thousand_replicas.py --replicas 1000 --base-s 0.05 --json > thousand.json
+    pydownpour sim docs/thousand_replicas.py --replicas 1000 --json > thousand.json
     python docs/make_pictures.py thousand.json docs/thousand_replicas.svg
 
 Needs matplotlib, which nothing else here does. Reads the last line of the file, so the whole

@@ -1,6 +1,6 @@
 """The job of the picture in simulation.md: many replicas pull parameters towards a target.
 
-    pydownpour sim docs/thousand_replicas.py --replicas 1000 --base-s 0.05 --json > thousand.json
+    pydownpour sim docs/thousand_replicas.py --replicas 1000 --json > thousand.json
 
 A hundred steps for each of a thousand replicas, in units of ten. The gradient is that of
 a noisy quadratic, so a step costs next to nothing to compute and the loss still tells whether a

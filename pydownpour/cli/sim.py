@@ -31,6 +31,7 @@ class SimOptions:
     replicas: int
     seed: int
     faults: str
+    storm: float
     ghost: bool
     latency: float
     bandwidth: float
@@ -44,6 +45,7 @@ class SimOptions:
         from pydownpour.job import load_job
         from pydownpour.sim.api import simulate
         from pydownpour.sim.compute import ComputeModel
+        from pydownpour.sim.faults import plan
         from pydownpour.sim.network import LinkModel
 
         return simulate(
@@ -51,7 +53,7 @@ class SimOptions:
             replicas=self.replicas,
             shards=self.shards,
             seed=seed,
-            faults=self.faults,
+            faults=dataclasses.replace(plan(self.faults), storm_s=self.storm),
             link=LinkModel(latency_s=self.latency, bytes_per_s=self.bandwidth),
             compute=ComputeModel(base_s=self.base_s, per_sample_s=self.per_sample_s),
             ghost=self.ghost,
@@ -119,12 +121,13 @@ _OPTIONS = (
                  help="Run each of these seeds, one line each."),
     click.option("--faults", default=CALM, show_default=True, metavar="PLAN",
                  help="What goes wrong; an unknown name lists the plans."),
+    _number("--storm", 4.0, "SECONDS", "Faults strike for so many virtual seconds."),
     click.option("--ghost/--live", default=False,
                  help="Ghost: compute nothing, push zeros, one step a unit. Live: real gradients. "
                  " [default: live]"),
     _number("--latency", 0.0005, "SECONDS", "Mean one-way latency between two hosts."),
     _number("--bandwidth", 1e9, "BYTES/S", "Of each host's link, each direction."),
-    _number("--base-s", 0.001, "SECONDS", "A step's cost in virtual time, whatever its size."),
+    _number("--base-s", 0.05, "SECONDS", "A step's cost in virtual time, whatever its size."),
     _number("--per-sample-s", 0.0001, "SECONDS", "And for each sample of its minibatch."),
     click.option("--trace", is_flag=True, help="Print one aligned line per event."),
     click.option("--check", is_flag=True,
@@ -165,7 +168,8 @@ def sim(
     time and the network are simulated. The same seed and settings give the same trace hash on
     every machine, so what went wrong once can be looked at as often as you like.
     Fault plans: calm, kill, power, pause, zombie, slow, partition, oneway, reset, clog, skew,
-    swizzle, churn, swarm (each seed draws its own mix), doom (the job must fail, in words).
+    swizzle, churn, disk, swarm (each seed draws its own mix), doom (the job must fail, in
+    words).
     Exit code 0: every run ended well and every check held.
     """
     options = SimOptions(**settings)
@@ -258,6 +262,8 @@ def _rows(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{report['faults']}: {report['faults_injected']} took place, "
         f"{report['restarts']} restarts",
     )
+    if report["faults"] != CALM and not report["faults_injected"]:
+        yield "", "the job was over before anything went wrong: let steps take longer (--base-s)"
     for words in report["violations"]:
         yield "VIOLATION", words
     if report["failure"]:

@@ -36,10 +36,12 @@ class Recorder:
 
     @property
     def storage(self) -> str:
-        """What the report says of it: "ok", "off", or the first failure in words."""
+        """What the report says of it: "ok", "off", or the first failure and what was lost."""
         if self._folder is None:
             return "off"
-        return self._folder.trouble or "ok"
+        lost = self._folder.events_lost
+        words = self._folder.trouble or "ok"
+        return f"{words}; {lost} event{'s' * (lost != 1)} not written" if lost else words
 
     async def run(self) -> None:
         """Write events as they come, every ``limits.SWEEP_S``, until cancelled."""

@@ -276,6 +276,7 @@ class CoordinatorService:
         core.conclude(_now())
         self.report = report
         await self._recorder.flush(sync=True)
+        report["storage"] = self._recorder.storage  # the last line, too, may have failed
 
     def _all_left(self) -> bool:
         return not self.core.members.present

@@ -15,6 +15,7 @@ import logging
 from typing import TYPE_CHECKING, Final, final
 
 from pydownpour.sim.checks_base import Check
+from pydownpour.sim.checks_files import RunFolderIsTrue
 from pydownpour.sim.checks_roles import (
     BuffersWithinBounds,
     FetchesNeverGoBack,
@@ -47,6 +48,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     ParametersCountPushes,
     UnitsCountOnce,
     LedgerBalances,
+    RunFolderIsTrue,
     NothingEscapes,
     EndInWords,
 )

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 class ComputeModel:
     """Seconds a step takes: (base_s + per_sample_s * samples) * host's slowness * jitter.
 
+    The default is a small network's step on a graphics card: short enough for staleness to matter,
+    long enough for a job of some hundred steps to live through a storm of faults.
+
     Attributes:
         base_s: Per step, whatever its size.
         per_sample_s: Per sample of the minibatch.
         jitter: Standard deviation of a factor drawn per step, normal around 1, at least 0.2.
     """
 
-    base_s: float = 0.001
+    base_s: float = 0.05
     per_sample_s: float = 0.0001
     jitter: float = 0.2
 

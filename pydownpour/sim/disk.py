@@ -7,7 +7,7 @@ What holds and what does not:
   prefix survives, so the last record may be torn.
 - ``append(sync=True)`` and ``replace`` are durable when they return, names included (as on ext4
   and XFS, where syncing a file also keeps its name). A replaced file is the old one or the new one.
-- A disk that is full takes what fits and then says ENOSPC, so a failed append may leave a part.
+- A disk that is full says ENOSPC. What an append could not write or sync is taken back.
 - After a sync that failed with EIO the kernel calls the pages clean: later syncs succeed without
   them, and a power cut takes them (as on Linux since 4.13).
 - A flipped bit shows in one read; the disk itself keeps what was written.
@@ -97,13 +97,17 @@ class SimDisk(Files):
         """Add bytes to the end of a file."""
         self._begin("write", path)
         file = self._file(path)
-        wanted = bytes(data)
-        fitting = wanted[: self._take_room(len(wanted))]
-        file.content += fitting
-        if len(fitting) < len(wanted):
-            raise self._error(errno.ENOSPC, path)
-        if sync:
-            self._sync(path, file)
+        room, before = self._room, len(file.content)
+        try:
+            if self._take_room(len(data)) < len(data):
+                raise self._error(errno.ENOSPC, path)
+            file.content += data
+            if sync:
+                self._sync(path, file)
+        except OSError:
+            del file.content[before:]
+            self._room = room
+            raise
 
     def replace(self, path: str, pieces: Iterable[Bytes]) -> None:
         """Write a file whole: the old one stays until the new one is durable."""

@@ -210,6 +210,8 @@ class Storm:
         world.network.fuse = 0
         for host in world.network.hosts.values():
             world.network.unclog(host)
+            if host.disk is not None:
+                host.disk.heal()
             self.restore(host)
         for actor in list(world.processes.alive):
             world.processes.resume(actor)
@@ -397,6 +399,22 @@ async def leave(storm: Storm, host: Host, seconds: float) -> None:
         storm.world.stop_replica(host.name)
 
 
+async def disk(storm: Storm, host: Host, seconds: float) -> None:
+    """A disk is full, or what is written or synced fails at some rate, or it is slow."""
+    if host.disk is None:
+        return
+    storm.struck("disk", host)
+    ailment = storm.rng.choice(("full", "write", "sync", "slow"))
+    if ailment == "full":
+        host.disk.fill(storm.rng.randrange(2000))
+    elif ailment == "slow":
+        host.disk.slow(storm.rng.uniform(0.01, 1.0))
+    else:
+        host.disk.fail("write" if ailment == "write" else "sync", storm.rng.uniform(0.2, 1.0))
+    await asyncio.sleep(seconds)
+    host.disk.heal()
+
+
 async def doom(storm: Storm, host: Host, seconds: float) -> None:
     """A shard or the coordinator dies for good: once is enough.
 
@@ -416,7 +434,7 @@ FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {
     fault.__name__: fault
     for fault in (
         kill, power, pause, zombie, slow, partition, oneway, reset, fuse, clog, swizzle, join,
-        leave, doom,
+        leave, disk, doom,
     )
 }  # fmt: skip
 
@@ -446,6 +464,7 @@ CLOG = (
 )
 SWIZZLE = (Dose("swizzle", 1.5, (0.5, 6.0)), *CLOG[1:])
 CHURN = (Dose("join", 1.5), Dose("leave", 2.5), Dose("kill", 3.0))
+DISK = (Dose("disk", 0.7, (0.1, 3.0), "coordinator"),)
 DAY_S: Final = 86_400.0
 
 PLANS: Final[dict[str, Plan]] = {
@@ -464,10 +483,11 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("skew", RESET, skew_s=DAY_S),
         Plan("swizzle", SWIZZLE),
         Plan("churn", CHURN),
+        Plan("disk", DISK),
         Plan(
             "swarm",
             KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + RESET + CLOG + SWIZZLE
-            + CHURN,
+            + CHURN + DISK,
             is_drawn=True,
             skew_s=10.0,
         ),

@@ -358,9 +358,7 @@ class Network:
             stuck, source.clogged = source.clogged, deque()
             actor, context = target.actor, target.context
             for payload in stuck:
-                Callback(
-                    self._arrived, (source, target, payload), self.loop, context, actor
-                )._run()
+                Callback(self._arrived, (source, target, payload), self.loop, context, actor)._run()
 
     def reset(self, source: SimTransport) -> None:
         """The other end sees a reset, after the latency; what was on its way is lost."""

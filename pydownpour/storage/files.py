@@ -28,7 +28,10 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def append(self, path: str, data: Bytes, *, sync: bool) -> None:
-        """Add bytes to the end of a file; ``sync``: they are on the disk when this returns."""
+        """Add bytes to the end of a file; ``sync``: they are on the disk when this returns.
+
+        What failed is taken back, so that the next bytes do not follow half of these.
+        """
 
     @abc.abstractmethod
     def replace(self, path: str, pieces: Iterable[Bytes]) -> None:
@@ -51,9 +54,15 @@ class LocalFiles(Files):
         """Open, write everything, close: an error of the disk shows here and not later."""
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _write_all(descriptor, data)
-            if sync:
-                os.fsync(descriptor)
+            before = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, data)
+                if sync:
+                    os.fsync(descriptor)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, before)
+                raise
         finally:
             os.close(descriptor)
 

@@ -313,6 +313,8 @@ def test_a_full_disk_does_not_end_the_training(files: Path) -> None:
     assert "file too large (EFBIG)" in report["storage"]
     assert run.heard("run folder: .*EFBIG"), "said while it runs, not only in the report"
     assert not (files / "run" / "parameters.safetensors").exists(), "half a file is no file"
+    for line in (files / "run" / "events.jsonl").read_text().splitlines():
+        json.loads(line)  # each is whole
 
 
 def test_a_run_folder_that_disappears_does_not_end_the_training(files: Path) -> None:

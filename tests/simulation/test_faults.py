@@ -42,12 +42,12 @@ def test_wrong_names_and_numbers_are_refused_in_words() -> None:
 def test_each_fault_strikes_and_is_named_in_the_trace(fault: str) -> None:
     trace = Trace(keep=True)
     world = swarm.world(3, "calm", trace)
-    dose = Dose(fault, 0.3, (0.1, 0.5))
+    dose = Dose(fault, 0.3, (0.1, 0.5), "coordinator" if fault == "disk" else "replicas")
     object.__setattr__(world.settings, "faults", Plan(fault, (dose,)))
     world.run()
     struck = [who for _, kind, who, _ in trace.kept or () if kind == "fault"]
     assert struck
-    assert all(who.startswith(f"{fault} replica-") for who in struck)
+    assert all(who.startswith(f"{fault} {dose.targets.rstrip('s')}") for who in struck)
     assert world.checks.violations == []
 
 

@@ -102,14 +102,14 @@ def test_a_replaced_file_is_the_old_or_the_new_one() -> None:
     assert d.read("run/report", MANY) == b"new"
 
 
-def test_a_full_disk_takes_what_fits() -> None:
+def test_a_full_disk_takes_all_or_nothing() -> None:
     d = disk()
-    d.fill(5)
-    assert code(lambda: d.append("run/log", b"0123456789", sync=True)) == "ENOSPC"
+    d.fill(9)
+    d.append("run/log", b"01234", sync=True)
+    assert code(lambda: d.append("run/log", b"56789", sync=True)) == "ENOSPC"
     assert d.read("run/log", MANY) == b"01234"
-    assert code(lambda: d.replace("run/log", [b"0"])) == "ENOSPC"
+    assert code(lambda: d.replace("run/log", [b"56789"])) == "ENOSPC"
     assert d.read("run/log", MANY) == b"01234"
-    d.heal()
     d.append("run/log", b"56", sync=True)
     assert d.read("run/log", MANY) == b"0123456"
     d.fill(3)
@@ -123,8 +123,9 @@ def test_after_a_failed_sync_later_ones_do_not_bring_the_bytes_back() -> None:
     for seed in SEEDS:
         d = disk(seed)
         d.append("run/log", b"safe|", sync=True)
+        d.append("run/log", b"gone|", sync=False)
         d.fail("sync")
-        assert code(functools.partial(d.append, "run/log", b"gone|", sync=True)) == "EIO"
+        assert code(functools.partial(d.append, "run/log", b"back|", sync=True)) == "EIO"
         d.heal()
         d.append("run/log", b"later|", sync=True)
         assert d.read("run/log", MANY) == b"safe|gone|later|"

@@ -110,6 +110,27 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["report.json"]
 
 
+def test_what_was_appended_by_half_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.jsonl"
+    files = LocalFiles()
+    files.append(str(path), b"one\n", sync=True)
+    write = os.write
+
+    def full(descriptor: int, data: memoryview) -> int:
+        if len(data) < 4:
+            raise OSError(errno.ENOSPC, "full")
+        return write(descriptor, data[:1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="full"):
+            files.append(str(path), b"three\n", sync=True)
+    files.append(str(path), b"four\n", sync=True)
+    assert path.read_bytes() == b"one\nfour\n"
+
+
 def test_the_rename_comes_after_the_data_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
