@@ -361,7 +361,7 @@ class Core:
         member = self.members.get(change.who[1])
         if member is None or change.state == "live":
             return
-        member.state = change.state
+        self.members.change(member, change.state)
         released: list[Lease] = []
         if change.state == "dead" and self.ledger is not None:
             released = self.ledger.release(member.id)

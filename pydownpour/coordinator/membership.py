@@ -97,6 +97,8 @@ class Membership:
         self._nonces: dict[str, int] = {}
         self._next = 1
         self._id_max = 0
+        self._present: tuple[int, ...] | None = ()
+        """Asked for at every lease, so it is made anew only when somebody came or went."""
 
     def register(self, join: Join, now: float) -> Registered:
         """Take a replica in.
@@ -145,6 +147,7 @@ class Membership:
         if new < self._id_max:
             self._members = dict(sorted(self._members.items()))
         self._id_max = max(self._id_max, new)
+        self._present = None
         self._know(member)
         return Registered(member)
 
@@ -158,7 +161,7 @@ class Membership:
         member.name = join.name or member.name
         member.host, member.pid, member.version = join.host, join.pid, join.version
         member.nonce = join.nonce
-        member.state = "live"
+        self.change(member, "live")
         member.seen_at = now
         self._know(member)
         return Registered(member, rejoined=True)
@@ -187,8 +190,13 @@ class Membership:
         return member
 
     def _hear(self, member: Member, now: float) -> None:
-        member.state = "live"
+        self.change(member, "live")
         member.seen_at = now
+
+    def change(self, member: Member, state: State) -> None:
+        """It is live, suspect, dead or has left: nobody else sets a member's state."""
+        if member.state != state:
+            member.state, self._present = state, None
 
     def leave(self, replica: int, incarnation: int, stats: ReplicaStats | None) -> Member:
         """A goodbye with the last counts. Saying it again changes nothing.
@@ -201,7 +209,7 @@ class Membership:
             raise Fenced(f"replica {replica} incarnation {incarnation} is not a member")
         if stats is not None and member.state != "left":
             member.current = stats
-        member.state = "left"
+        self.change(member, "left")
         return member
 
     def get(self, replica: int) -> Member | None:
@@ -221,4 +229,6 @@ class Membership:
     @property
     def present(self) -> tuple[int, ...]:
         """Ids of live and suspect members, ascending."""
-        return tuple(member.id for member in self._members.values() if member.is_present)
+        if self._present is None:
+            self._present = tuple(m.id for m in self._members.values() if m.is_present)
+        return self._present

@@ -290,7 +290,7 @@ async def slow(storm: Storm, host: Host, seconds: float) -> None:
     if allowed is None:
         return
     storm.struck("slow", host)
-    host.slow = storm.rng.uniform(3.0, 20.0)
+    host.slow = storm.rng.uniform(2.0, 10.0)
     host.link = dataclasses.replace(
         host.link,
         bytes_per_s=storm.rng.uniform(5e4, 1e6),
