@@ -73,7 +73,7 @@ def run(rate: float, replicas: int, passes: int, seed: int) -> dict[str, Any]:
             seed=seed,
             # A gradient takes 10 ms, give or take; the network is a good local one.
             compute=dp.ComputeModel(base_s=0.01, per_sample_s=0.0, jitter=0.2),
-            link=dp.LinkModel(latency_s=0.0005),
+            links=dp.LinkModel(latency_s=0.0005),
         )
     # A replica whose gradients hold NaN gives up, in words; such a run has no accuracy to show.
     return {

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from pydownpour.replica.work import Unit
     from pydownpour.sim.api import simulate
     from pydownpour.sim.compute import ComputeModel
-    from pydownpour.sim.network import LinkModel
+    from pydownpour.sim.hosts import LinkModel
 
 _HOMES = {
     "SGD": "optimizers",
@@ -88,7 +88,7 @@ _HOMES = {
     "ComputeModel": "sim.compute",
     "Downpour": "policy",
     "Job": "job",
-    "LinkModel": "sim.network",
+    "LinkModel": "sim.hosts",
     "Momentum": "optimizers",
     "Nesterov": "optimizers",
     "Replica": "replica.replica",

@@ -24,7 +24,7 @@ from pydownpour.bench.scale import QUICK, Scale
 from pydownpour.engines import run_local
 from pydownpour.sim.api import simulate
 from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.network import LinkModel
+from pydownpour.sim.hosts import LinkModel
 
 REPLICAS: Final = (2, 4, 6, 8)
 STEPS: Final = 150
@@ -93,7 +93,7 @@ def _simulated(
     replicas: int, steps: int, compute: ComputeModel, link: LinkModel, *, overlap: bool = True
 ) -> Mapping[str, Any]:
     job = thinking.make_job(steps * replicas, overlap=overlap)
-    return simulate(job, replicas=replicas, shards=1, compute=compute, link=link)
+    return simulate(job, replicas=replicas, shards=1, compute=compute, links=link)
 
 
 async def _quietest(

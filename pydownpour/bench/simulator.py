@@ -25,8 +25,9 @@ from pydownpour.net.server import Server, UpgradeRoute
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.optimizers import SGD
 from pydownpour.sim.api import simulate
+from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.loop import SimLoop
-from pydownpour.sim.network import LinkModel, Network
+from pydownpour.sim.network import Network
 from pydownpour.sim.processes import Processes
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import ACCESS

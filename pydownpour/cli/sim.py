@@ -45,8 +45,8 @@ class SimOptions:
         from pydownpour.job import load_job
         from pydownpour.sim.api import simulate
         from pydownpour.sim.compute import ComputeModel
-        from pydownpour.sim.faults import plan
-        from pydownpour.sim.network import LinkModel
+        from pydownpour.sim.hosts import LinkModel
+        from pydownpour.sim.plans import plan
 
         return simulate(
             load_job(self.file),
@@ -54,7 +54,7 @@ class SimOptions:
             shards=self.shards,
             seed=seed,
             faults=dataclasses.replace(plan(self.faults), storm_s=self.storm),
-            link=LinkModel(latency_s=self.latency, bytes_per_s=self.bandwidth),
+            links=LinkModel(latency_s=self.latency, bytes_per_s=self.bandwidth),
             compute=ComputeModel(base_s=self.base_s, per_sample_s=self.per_sample_s),
             ghost=self.ghost,
             trace=trace,

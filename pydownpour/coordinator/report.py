@@ -9,6 +9,7 @@ still told us it had sent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydownpour.coordinator.core import Core
@@ -75,6 +76,31 @@ def build_report(
     return report
 
 
+def audit_report(report: Mapping[str, Any]) -> list[str]:
+    """What a report of a job that is done says against itself, in words; [] if nothing.
+
+    Every push a replica was told of is among those the shards count; units and samples of the
+    replicas add up to the job's, and those to the work that was declared. A job that failed is not
+    audited: its counts stop anywhere.
+    """
+    if report["state"] != "done":
+        return []
+    wrong = [str(words) for words in report["audit"]]
+    pushes = report["pushes"]
+    if pushes["applied"] < pushes["acked"]:
+        wrong.append(
+            f"replicas were told of {pushes['acked']} pushes, shards count {pushes['applied']}"
+        )
+    if work := report["work"]:
+        for what, total in (("units", work["units_total"]), ("samples", work["samples_total"])):
+            by_replicas = sum(replica[what] for replica in report["replicas"])
+            if not by_replicas == report[what] == total:
+                wrong.append(
+                    f"{what}: {by_replicas} by replicas, {report[what]} of the job, {total} to do"
+                )
+    return wrong
+
+
 def _work(core: Core) -> dict[str, Any] | None:
     ledger = core.ledger
     if ledger is None:
@@ -104,7 +130,7 @@ def _pushes(members: list[Member], slots: list[Slot]) -> dict[str, int]:
 
 def _records(slots: list[Slot]) -> dict[str, int]:
     return {
-        "applied": sum(slot.stats.records for slot in slots),
+        "applied": sum(slot.stats.lsn for slot in slots),
         "duplicate": sum(slot.stats.records_duplicate for slot in slots),
         "refused": sum(slot.stats.records_refused for slot in slots),
     }
@@ -176,7 +202,6 @@ def _shard(slot: Slot) -> dict[str, Any]:
         "pushes": stats.pushes,
         "pushes_duplicate": stats.pushes_duplicate,
         "pushes_refused": stats.pushes_refused,
-        "records": stats.records,
         "records_duplicate": stats.records_duplicate,
         "records_refused": stats.records_refused,
         "refused_by_replica": _keys_as_text(stats.refused_by_replica),

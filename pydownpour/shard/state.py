@@ -53,7 +53,6 @@ class Shard:
         self.pushes = 0
         self.pushes_duplicate = 0
         self.pushes_refused = 0
-        self.records = 0
         self.records_duplicate = 0
         self.refused_by_replica: Counter[int] = Counter()
         self.staleness: Counter[int] = Counter()
@@ -151,7 +150,6 @@ class Shard:
 
     def count_settled(self, settled: _core.Settled, push: PushTally) -> None:
         """Book acknowledged records; ``push`` gathers one push's."""
-        self.records += settled.applied
         self.records_duplicate += settled.count - settled.applied
         push.applied += settled.applied
         push.staleness = max(push.staleness, settled.staleness)
@@ -179,7 +177,6 @@ class Shard:
             pushes=self.pushes,
             pushes_duplicate=self.pushes_duplicate,
             pushes_refused=self.pushes_refused,
-            records=self.records,
             records_duplicate=self.records_duplicate,
             records_refused=sum(self.refused_by_replica.values()),
             refused_by_replica=dict(self.refused_by_replica),

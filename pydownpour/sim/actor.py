@@ -19,7 +19,7 @@ from pydownpour.net.process import CURRENT, Process
 if TYPE_CHECKING:
     import asyncio
 
-    from pydownpour.sim.network import Host
+    from pydownpour.sim.hosts import Host
     from pydownpour.sim.transport import SimTransport
 
 SIMULATED_RSS = 50_000_000
@@ -51,7 +51,7 @@ class Actor(Process):
         self.held: deque[Callable[[], object]] = deque()
         self.clock_offset_s = host.clock_offset_s
         self.transports: dict[SimTransport, None] = {}
-        self.ports: dict[int, None] = {}
+        self.ports: dict[int | str, None] = {}
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.main: asyncio.Task[Any] | None = None
         self.context = contextvars.copy_context()

@@ -8,16 +8,17 @@ import copy
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job
+from pydownpour.sim.checks_base import Check
 from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.faults import Plan, plan
-from pydownpour.sim.network import LinkModel
+from pydownpour.sim.hosts import LinkModel
+from pydownpour.sim.plans import Plan, plan
 from pydownpour.sim.report import build_report
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import RUN_FOLDER, Settings, World
@@ -33,13 +34,14 @@ def simulate(
     shards: int = 2,
     seed: int = 0,
     faults: str | Plan = "calm",
-    link: LinkModel | None = None,
+    links: LinkModel | Mapping[str, LinkModel] | None = None,
     compute: ComputeModel | None = None,
     ghost: bool = False,
     trace: Trace | Callable[[str], None] | None = None,
     run_folder: str | os.PathLike[str] | None = None,
     events_max: int = EVENTS_MAX,
     virtual_s_max: float = VIRTUAL_S_MAX,
+    checks: Sequence[type[Check]] = (),
 ) -> dict[str, Any]:
     """Run a job in one process on virtual time, and return its report.
 
@@ -54,7 +56,9 @@ def simulate(
         shards: How many.
         seed: Of everything random: latencies, compute times, faults, restarts.
         faults: A plan's name (see ``pydownpour sim --help``) or a plan of your own.
-        link: Every host's network.
+        links: Every host's network; or that of some: ``{"replica": far, "replica-3": slower}``
+            names hosts (``coordinator``, ``shard-0``, ``replica-0``, ...) or the roles ``shard``
+            and ``replica``, and the rest is as ``LinkModel()`` says.
         compute: What a step costs in virtual time.
         ghost: Compute nothing: every unit is one step with a gradient of zeros, and nothing is
             evaluated. Timing, staleness and faults at any scale.
@@ -63,6 +67,8 @@ def simulate(
             parameters, report.
         events_max: Callbacks the run may take; more is a failure.
         virtual_s_max: Virtual seconds it may last; more is a failure.
+        checks: What must hold beyond the product's own table: classes derived from
+            ``pydownpour.testing.Check``.
 
     Returns:
         The report (``pydownpour.sim.report`` says what is in it). A run that failed has its reason
@@ -83,7 +89,8 @@ def simulate(
         shards=shards,
         replicas=replicas,
         faults=plan(faults) if isinstance(faults, str) else faults,
-        link=link or LinkModel(),
+        link=links if isinstance(links, LinkModel) else LinkModel(),
+        own_links=tuple(links.items()) if isinstance(links, Mapping) else (),
         compute=compute or ComputeModel(),
         ghost=ghost,
         events_max=events_max,
@@ -94,7 +101,7 @@ def simulate(
         job = _without_evaluation(job)
     else:
         _ = job.train  # without one it would fail in every replica, again and again
-    world = World(job, settings, kept)
+    world = World(job, settings, kept, checks=checks)
     with _seeded(seed):
         _run(world)
     if run_folder is not None:

@@ -27,7 +27,7 @@ from pydownpour.sim.compute import ComputeModel, charged_samples
 
 if TYPE_CHECKING:
     from pydownpour.replica.work import Unit
-    from pydownpour.sim.network import Host
+    from pydownpour.sim.hosts import Host
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ A new feature adds a class here or in a file of its own, and a row to CHECKS.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from pydownpour.sim.checks_base import Check
@@ -67,14 +68,14 @@ ACKED_MIN: Final = 20
 
 @final
 class Checks(logging.Handler):
-    """All checks of one run; a context manager around it.
+    """All checks of one run, those of the table and ``more``; a context manager around it.
 
     Attributes:
         violations: In words, in the order they were found.
         lives: Replica processes that live or ended, by process.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, more: Sequence[type[Check]] = ()) -> None:
         super().__init__(logging.ERROR)
         self.world = world
         self.violations: list[str] = []
@@ -82,7 +83,7 @@ class Checks(logging.Handler):
         self.logged: list[str] = []
         self.acked = 0
         """Pushes acknowledged to replicas that ended."""
-        self._checks = [check(self) for check in CHECKS]
+        self._checks = [check(self) for check in (*CHECKS, *more)]
         replicas = world.settings.replicas
         self._is_small = replicas <= SMALL_WORLD
         """A look costs as much as there are replicas; large worlds are run for their figures."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
+from pydownpour.coordinator.report import audit_report
 from pydownpour.errors import DownpourError
 from pydownpour.sim.checks_base import Check
 from pydownpour.sim.oracle import Life
@@ -136,17 +137,8 @@ class LedgerBalances(Check):
 
     def end(self) -> Iterator[str]:
         """The report agrees with itself."""
-        report = self.world.report
-        if report.get("state") != "done":
-            return
-        yield from report["audit"]
-        pushes = report["pushes"]
-        if pushes["applied"] < pushes["acked"]:
-            yield f"replicas were told of {pushes['acked']} pushes, shards count {pushes}"
-        if report["work"]:
-            units = sum(replica["units"] for replica in report["replicas"])
-            if units != report["units"] or report["samples"] != report["work"]["samples_total"]:
-                yield f"{units} units of replicas, {report['units']} of the job"
+        if self.world.report:
+            yield from audit_report(self.world.report)
 
 
 @final

@@ -18,7 +18,7 @@ from pydownpour.errors import ConfigError
 if TYPE_CHECKING:
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
-    from pydownpour.sim.network import Host
+    from pydownpour.sim.hosts import Host
 
 
 @final

@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import functools
 import math
+import os
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -204,12 +205,19 @@ class SimLoop(asyncio.BaseEventLoop):
         await self.network.connect(sock, str(address[0]), int(address[1]))
 
     async def create_connection(
-        self, protocol_factory: Callable[[], Any], *args: Any, sock: Any = None, **options: Any
+        self,
+        protocol_factory: Callable[[], Any],
+        host: Any = None,
+        port: Any = None,
+        *,
+        sock: Any = None,
+        **options: Any,
     ) -> tuple[Any, Any]:
-        """Wrap a connected socket."""
-        if options.get("ssl"):
-            raise ConfigError("simulated networks are plain; leave TLS out")
-        return self.network.client_transport(sock, protocol_factory)
+        """Connect to a host of the world, or wrap a connected socket."""
+        self._refuse_tls(options)
+        if sock is not None:
+            return self.network.client_transport(sock, protocol_factory)
+        return await self.network.dial(str(host), int(port), protocol_factory)
 
     async def create_server(
         self,
@@ -219,9 +227,27 @@ class SimLoop(asyncio.BaseEventLoop):
         **options: Any,
     ) -> Any:
         """Listen on the running process's host."""
+        self._refuse_tls(options)
+        return self.network.listen(protocol_factory, port)
+
+    async def create_unix_connection(
+        self, protocol_factory: Callable[[], Any], path: Any = None, **options: Any
+    ) -> tuple[Any, Any]:
+        """Connect to a process of the same host."""
+        self._refuse_tls(options)
+        return await self.network.dial_path(os.fspath(path), protocol_factory)
+
+    async def create_unix_server(
+        self, protocol_factory: Callable[[], Any], path: Any = None, **options: Any
+    ) -> Any:
+        """Listen at a path of the running process's host."""
+        self._refuse_tls(options)
+        return self.network.listen(protocol_factory, os.fspath(path))
+
+    @staticmethod
+    def _refuse_tls(options: dict[str, Any]) -> None:
         if options.get("ssl"):
             raise ConfigError("simulated networks are plain; leave TLS out")
-        return self.network.listen(protocol_factory, port)
 
     # -- errors ------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ that stall while a path is cut, resets, peers that are gone without a word.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import itertools
 import random
@@ -19,8 +18,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 from pydownpour.sim.actor import Actor, Life, current
-from pydownpour.sim.disk import SimDisk
 from pydownpour.sim.handles import Callback
+from pydownpour.sim.hosts import Host, LinkModel, Listener, Where, address
 from pydownpour.sim.loop import SimLoop
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.transport import SimTransport
@@ -28,92 +27,6 @@ from pydownpour.sim.transport import SimTransport
 PORT_FIRST = 10_000
 SYN_RETRY_S = 1.0
 """How often a connection attempt over a cut path is tried again, as kernels do."""
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class LinkModel:
-    """How a host's network behaves.
-
-    Attributes:
-        latency_s: Mean one-way latency between two hosts.
-        jitter: Each message's latency is drawn from latency_s * (1 +- jitter), uniformly.
-        bytes_per_s: Of the host's own link, each direction.
-        slices_max: A message may arrive in up to so many pieces, as TCP is free to do.
-    """
-
-    latency_s: float = 0.0005
-    jitter: float = 0.5
-    bytes_per_s: float = 1e9
-    slices_max: int = 1
-
-
-@final
-class Host:
-    """A machine: an address, a link, and the processes on it."""
-
-    def __init__(self, name: str, address: str, link: LinkModel) -> None:
-        self.name, self.address, self.link = name, address, link
-        self.up_free_at = 0.0
-        self.down_free_at = 0.0
-        self.clock_offset_s = 0.0
-        self.clogged_until = 0.0
-        """Nothing leaves or reaches it before."""
-        self.slow = 1.0
-        """Its processes compute this much slower."""
-        self.passes_upgrade = True
-        """False: a proxy before it takes the Upgrade header out of its requests."""
-        self.is_up = True
-        """False after a power cut, until a process starts on it again."""
-        self.disk: SimDisk | None = None
-        self.listening: dict[int, _Listener] = {}
-
-
-@final
-class _Listener(asyncio.AbstractServer):
-    """A listening port."""
-
-    def __init__(
-        self, network: Network, actor: Actor, port: int, factory: Callable[[], Any]
-    ) -> None:
-        self.network, self.actor, self.port, self.factory = network, actor, port, factory
-        self.sockets = [_Named(actor.host.address, port)]
-
-    def close(self) -> None:
-        """Stop listening."""
-        self.actor.host.listening.pop(self.port, None)
-
-    async def wait_closed(self) -> None:
-        """At once."""
-
-    def is_serving(self) -> bool:
-        """True until closed."""
-        return self.actor.host.listening.get(self.port) is self
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The world's."""
-        return self.network.loop
-
-    async def serve_forever(self) -> None:
-        """Until cancelled."""
-        await asyncio.Event().wait()
-
-    async def start_serving(self) -> None:
-        """It does already."""
-
-
-@final
-class _Named:
-    """Stands for a listening socket: only its name is asked for."""
-
-    family = socket.AF_UNSPEC
-
-    def __init__(self, address: str, port: int) -> None:
-        self._name = (address, port)
-
-    def getsockname(self) -> tuple[str, int]:
-        """Where it listens."""
-        return self._name
 
 
 @final
@@ -174,38 +87,55 @@ class Network:
         where = (known.address, int(port or 0))
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where)]
 
-    def listen(self, factory: Callable[[], Any], port: int | None) -> _Listener:
-        """Listen on the running process's host."""
+    def listen(self, factory: Callable[[], Any], where: Where | None) -> Listener:
+        """Listen on the running process's host, at a port (0: any free one) or a path."""
         actor = self._running()
-        if not port:
+        if not where:
             self._ports += 1
-            port = self._ports
-        if port in actor.host.listening:
-            raise OSError(errno.EADDRINUSE, f"port {port} of {actor.host.name} is in use")
-        listener = _Listener(self, actor, port, factory)
-        actor.host.listening[port] = listener
-        actor.ports[port] = None
+            where = self._ports
+        if where in actor.host.listening:
+            what = f"port {where}" if isinstance(where, int) else where
+            raise OSError(errno.EADDRINUSE, f"{what} of {actor.host.name} is in use")
+        listener = Listener(self.loop, actor, where, factory)
+        actor.host.listening[where] = listener
+        actor.ports[where] = None
         return listener
 
-    async def connect(self, sock: Any, address: str, port: int) -> None:
+    async def connect(self, sock: Any, ip: str, port: int) -> None:
         """Open a connection from the running process to an address."""
+        host = self._by_address.get(ip)
+        if host is None:
+            raise OSError(errno.EHOSTUNREACH, f"no simulated host {ip}")
+        self._connected[id(sock)] = await self._open(host, port)
+
+    async def dial(self, name: str, port: int, factory: Callable[[], Any]) -> tuple[Any, Any]:
+        """The same, by name or address, with its protocol."""
+        ip = self.getaddrinfo(name, port)[0][4][0]
+        return _started(await self._open(self._by_address[ip], port), factory)
+
+    async def dial_path(self, path: str, factory: Callable[[], Any]) -> tuple[Any, Any]:
+        """Open a connection to a path of the running process's own host."""
+        return _started(await self._open(self._running().host, path), factory)
+
+    async def _open(self, host: Host, where: Where) -> SimTransport:
         actor = self._running()
         if self.is_closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the simulation is over")
-        host = self._by_address.get(address)
-        if host is None:
-            raise OSError(errno.EHOSTUNREACH, f"no simulated host {address}")
-        await asyncio.sleep(self._latency(actor.host, host))
-        while not host.is_up or self._is_blocked(actor.host, host):
-            await asyncio.sleep(SYN_RETRY_S)
-        await asyncio.sleep(self._latency(host, actor.host))
-        listener = host.listening.get(port)
+        if host is not actor.host:
+            await asyncio.sleep(self._latency(actor.host, host))
+            while not host.is_up or self._is_blocked(actor.host, host):
+                await asyncio.sleep(SYN_RETRY_S)
+            await asyncio.sleep(self._latency(host, actor.host))
+        listener = host.listening.get(where)
         if listener is None or listener.actor.life is Life.DEAD:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{host.name}:{port} refused")
+            if isinstance(where, str):
+                raise FileNotFoundError(errno.ENOENT, f"nobody listens at {where}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{host.name}:{where} refused")
         self._numbers += 1
         self._ports += 1
         connection = Connection(self, self._numbers)
-        ours, theirs = (actor.host.address, self._ports), (host.address, port)
+        ours = (actor.host.address, self._ports) if isinstance(where, int) else ""
+        theirs = address(host, where)
         client = SimTransport(self, actor, connection, ours, theirs)
         server = SimTransport(self, listener.actor, connection, theirs, ours)
         client.peer, server.peer = server, client
@@ -214,22 +144,20 @@ class Network:
             end.path_id = self.trace.path_id(end.path)
         connection.ends = (client, server)
         self.connections[connection.number] = connection
-        self._connected[id(sock)] = client
         self.trace.note(self.loop.now, "connect", client.path, connection.number)
         accept = self._accept
         self.loop.call_soon(accept, server, listener, context=listener.actor.context.copy())
+        return client
 
-    def _accept(self, server: SimTransport, listener: _Listener) -> None:
+    def _accept(self, server: SimTransport, listener: Listener) -> None:
         server.start(listener.factory())
         server.pump()
 
-    def client_transport(self, sock: Any, factory: Callable[[], Any]) -> tuple[SimTransport, Any]:
+    def client_transport(self, sock: Any, factory: Callable[[], Any]) -> tuple[Any, Any]:
         """The transport of a connected socket; the real socket has done its duty as a name."""
         transport = self._connected.pop(id(sock))
         sock.close()
-        protocol = factory()
-        transport.start(protocol)
-        return transport, protocol
+        return _started(transport, factory)
 
     def _running(self) -> Actor:
         actor = current()
@@ -268,11 +196,14 @@ class Network:
             self._held.setdefault(pair, deque()).append((source, payload))
             return
         now = self.loop.now
+        if here is there:
+            self.loop.at(
+                now, self._arrived, source, source.peer, payload, context=source.peer.context
+            )
+            return
         size = 0 if payload is None else len(payload)
         here.up_free_at = max(here.up_free_at, now) + size / here.link.bytes_per_s
-        there.down_free_at = max(there.down_free_at, here.up_free_at) + (
-            size / there.link.bytes_per_s
-        )
+        there.down_free_at = max(there.down_free_at, here.up_free_at) + (size / there.link.down)
         arrival = max(source.arrives_at, there.down_free_at + self._latency(here, there))
         source.arrives_at = arrival
         target = source.peer
@@ -390,3 +321,9 @@ class Network:
 
 def _reset_error() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+
+def _started(transport: SimTransport, factory: Callable[[], Any]) -> tuple[Any, Any]:
+    protocol = factory()
+    transport.start(protocol)
+    return transport, protocol

@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, final
 
 from pydownpour.sim.actor import Actor, Life
-from pydownpour.sim.network import Host, Network
+from pydownpour.sim.hosts import Host
+from pydownpour.sim.network import Network
 
 UNWIND_S: Final = 600.0
 """Virtual seconds leftover frames may take to end."""

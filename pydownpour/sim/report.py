@@ -42,6 +42,7 @@ def build_report(world: World) -> dict[str, Any]:
             "replicas": settings.replicas,
             "ghost": settings.ghost,
             "link": dataclasses.asdict(settings.link),
+            "own_links": {name: dataclasses.asdict(own) for name, own in settings.own_links},
             "compute": dataclasses.asdict(settings.compute),
             "events_max": settings.events_max,
             "virtual_s_max": settings.virtual_s_max,

@@ -14,9 +14,9 @@ from typing import Final
 from pydownpour import limits
 from pydownpour.policy import Downpour
 from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.faults import plan
-from pydownpour.sim.network import LinkModel
+from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.oracle import Oracle
+from pydownpour.sim.plans import plan
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import Settings, World
 

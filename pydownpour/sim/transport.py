@@ -30,8 +30,8 @@ class SimTransport(asyncio.Transport):
         network: Network,
         actor: Actor,
         connection: Connection,
-        sockname: tuple[str, int],
-        peername: tuple[str, int],
+        sockname: tuple[str, int] | str,
+        peername: tuple[str, int] | str,
     ) -> None:
         super().__init__({"sockname": sockname, "peername": peername, "socket": None})
         self._network, self.actor, self.connection = network, actor, connection

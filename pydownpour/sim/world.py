@@ -14,8 +14,9 @@ import dataclasses
 import gc
 import inspect
 import random
+import re
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, final
 
 from pydownpour import limits
@@ -29,17 +30,20 @@ from pydownpour.shard.service import ShardService, run_shard
 from pydownpour.sim.actor import Actor, Life, current
 from pydownpour.sim.baton import run_plain
 from pydownpour.sim.checks import Checks
+from pydownpour.sim.checks_base import Check
 from pydownpour.sim.compute import ChargedReplica, ComputeModel
 from pydownpour.sim.disk import SimDisk
-from pydownpour.sim.faults import Plan
+from pydownpour.sim.hosts import Host, LinkModel
 from pydownpour.sim.loop import SimLoop
-from pydownpour.sim.network import Host, LinkModel, Network
+from pydownpour.sim.network import Network
 from pydownpour.sim.oracle import Oracle
+from pydownpour.sim.plans import Plan
 from pydownpour.sim.processes import Processes
 from pydownpour.sim.trace import Trace
 
 PORT = 7000
 """Every role's port, each on its own host."""
+HOST = re.compile(r"coordinator|(shard|replica)(-\d+)?")
 RUN_FOLDER = "run"
 """The coordinator's, on its simulated disk."""
 RESTART_S = 1.0
@@ -55,7 +59,8 @@ class Settings:
         seed: Of everything random.
         shards, replicas: How many of each.
         faults: What goes wrong, and when.
-        link: Every host's network.
+        link: Every host's network, but for
+        own_links: those of some hosts or roles: ``(("replica-3", LinkModel(...)), ...)``.
         compute: What a step costs.
         proxied: Share of replicas whose way out does not pass Upgrade on: they POST and GET.
         ghost: Compute nothing; push a gradient of zeros.
@@ -69,6 +74,7 @@ class Settings:
     replicas: int = 4
     faults: Plan = dataclasses.field(default_factory=Plan)
     link: LinkModel = dataclasses.field(default_factory=LinkModel)
+    own_links: tuple[tuple[str, LinkModel], ...] = ()
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
     proxied: float = 0.0
     ghost: bool = False
@@ -79,9 +85,20 @@ class Settings:
     def __post_init__(self) -> None:
         if self.shards < 1 or self.replicas < 1:
             raise ConfigError(f"shards={self.shards}, replicas={self.replicas}: both at least 1")
+        for name, _ in self.own_links:
+            if not HOST.fullmatch(name):
+                raise ConfigError(
+                    f"links: no host is called {name!r}; there are coordinator, shard-0 and so on, "
+                    "replica-0 and so on, and the roles shard and replica"
+                )
         for name, _ in self.limits:
             if not hasattr(limits, name):
                 raise ConfigError(f"limits={self.limits}: there is no limit {name}")
+
+    def link_of(self, host: str) -> LinkModel:
+        """Its own, its role's, or everybody's."""
+        own = dict(self.own_links)
+        return own.get(host) or own.get(host.partition("-")[0]) or self.link
 
 
 @final
@@ -95,6 +112,7 @@ class World:
         trace: Trace | None = None,
         *,
         oracle: Oracle | None = None,
+        checks: Sequence[type[Check]] = (),
     ) -> None:
         self.job, self.settings, self.oracle = job, settings, oracle
         self.trace = trace or Trace()
@@ -115,7 +133,7 @@ class World:
         """Faults that took place."""
         self.wall_s = 0.0
         self.virtual_s = 0.0
-        self.checks = Checks(self)
+        self.checks = Checks(self, checks)
         self.leaving: dict[str, None] = {}
         """Replicas that were asked to stop: nobody starts them again."""
         self._replicas_added = 0
@@ -168,7 +186,7 @@ class World:
         await asyncio.gather(script, return_exceptions=True)
 
     def _add_host(self, name: str) -> Host:
-        host = self.network.add_host(name, self.settings.link)
+        host = self.network.add_host(name, self.settings.link_of(name))
         host.clock_offset_s = self.settings.faults.clock_offset_s(self.stream(f"{name}/clock"))
         return host
 

@@ -178,7 +178,6 @@ class ShardStats(Message, frozen=True, kw_only=True):
     pushes: int = 0
     pushes_duplicate: int = 0
     pushes_refused: int = 0
-    records: int = 0
     records_duplicate: int = 0
     records_refused: int = 0
     refused_by_replica: dict[int, int] = {}

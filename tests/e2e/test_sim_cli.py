@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pydownpour.cli.app import app
-from pydownpour.sim.faults import PLANS
+from pydownpour.sim.plans import PLANS
 
 JOB = """
 import asyncio

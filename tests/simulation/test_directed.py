@@ -6,7 +6,7 @@ import pytest
 
 from pydownpour import limits
 from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.network import LinkModel
+from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.oracle import Oracle
 from pydownpour.sim.transport import SimTransport
 from pydownpour.sim.world import Settings, World

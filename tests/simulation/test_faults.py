@@ -8,7 +8,9 @@ import pytest
 
 from pydownpour.errors import ConfigError
 from pydownpour.sim import swarm
-from pydownpour.sim.faults import FAULTS, PLANS, Dose, Plan, drawn, plan
+from pydownpour.sim.faults import FAULTS
+from pydownpour.sim.plans import PLANS, Dose, Plan, plan
+from pydownpour.sim.storm import drawn
 from pydownpour.sim.trace import Trace
 
 

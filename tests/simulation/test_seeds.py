@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pydownpour.sim import swarm
-from pydownpour.sim.faults import PLANS
+from pydownpour.sim.plans import PLANS
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import World
 

@@ -92,7 +92,7 @@ def finished() -> Cast:
     cast.leave(2, steps=5, pushes_sent=5, pushes_acked=4, pushes_refused=1, staleness={0: 2, 3: 2})
     for index in range(2):
         cast.shard_beat(
-            index, pushes=8, pushes_duplicate=index, pushes_refused=1, records=16,
+            index, pushes=8, pushes_duplicate=index, pushes_refused=1, lsn=16,
             records_duplicate=index, records_refused=2, refused_by_replica={2: 2},
             bytes_received=100, bytes_sent=1000, rss_peak_bytes=77,
         )  # fmt: skip

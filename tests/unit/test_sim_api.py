@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pydownpour as dp
 from pydownpour.errors import ConfigError
 from pydownpour.sim.report import first_difference, is_good, verdict
 from pydownpour.sim.trace import Trace
+from pydownpour.testing import Check, audit_report
 
 LENGTH = 50
 STEPS = 40
@@ -126,10 +127,68 @@ def test_global_randomness_follows_the_seed_and_is_put_back() -> None:
 def test_links_and_compute_take_their_time() -> None:
     job = counting_job(plain=False)
     fast = dp.simulate(job, replicas=1)["seconds"]
-    far = dp.simulate(job, replicas=1, link=dp.LinkModel(latency_s=0.2))["seconds"]
+    far = dp.simulate(job, replicas=1, links=dp.LinkModel(latency_s=0.2))["seconds"]
     slow = dp.simulate(job, replicas=1, compute=dp.ComputeModel(base_s=1.0, jitter=0.0))["seconds"]
     assert fast < far
     assert slow == pytest.approx(STEPS * 1.0001, rel=0.1)
+
+
+def test_machines_may_be_unequal() -> None:
+    far = dp.LinkModel(latency_s=0.2, jitter=0.0)
+    job = counting_job(plain=False)
+    alike, unlike = (
+        dp.simulate(job, replicas=2, links=links)
+        for links in (dp.LinkModel(jitter=0.0), {"replica-1": far})
+    )
+    by_name = {replica["name"]: replica["units"] for replica in unlike["replicas"]}
+    assert by_name["replica-0"] > 2 * by_name["replica-1"]
+    assert unlike["seconds"] > alike["seconds"]
+    assert unlike["settings"]["own_links"]["replica-1"]["latency_s"] == 0.2
+    role = dp.simulate(job, replicas=1, links={"replica": far})["seconds"]
+    assert role > dp.simulate(job, replicas=1, links={"replica-9": far})["seconds"]
+    with pytest.raises(ConfigError, match="no host is called 'worker-1'"):
+        dp.simulate(job, links={"worker-1": far})
+
+
+@pytest.mark.parametrize("slow", ["bytes_per_s", "down_bytes_per_s"])
+def test_a_link_has_two_directions(slow: str) -> None:
+    job = counting_job(plain=False)
+    link = dp.LinkModel(**{slow: 1e4})  # type: ignore[arg-type]
+    report = dp.simulate(job, replicas=1, links={"replica": link})
+    assert is_good(report), verdict(report)
+    assert report["seconds"] > dp.simulate(job, replicas=1)["seconds"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"bytes_per_s": 0.0}, {"latency_s": -1.0}, {"jitter": 2.0}, {"slices_max": 0}]
+)
+def test_impossible_links_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        dp.LinkModel(**wrong)  # type: ignore[arg-type]
+
+
+def test_checks_of_ones_own_are_asked_too() -> None:
+    class Asked(Check):
+        name = "asked"
+
+        def look(self) -> Iterator[str]:
+            yield f"{len(self.shards())} shards"
+
+        def end(self) -> Iterator[str]:
+            yield "and at the end"
+
+    violations = dp.simulate(counting_job(plain=False), shards=2, checks=[Asked])["violations"]
+    assert violations[-2:] == ["asked: 2 shards", "asked: and at the end"]
+
+
+def test_an_audit_adds_up_a_report() -> None:
+    report = dp.simulate(counting_job(plain=False), replicas=2, shards=2)
+    assert audit_report(report) == []
+    report["pushes"]["acked"] += 1
+    report["replicas"][0]["units"] -= 1
+    words = audit_report(report)
+    assert [line.split(":")[0].split(" were")[0] for line in words] == ["replicas", "units"]
+    assert audit_report({**report, "state": "failed"}) == []
 
 
 def test_a_job_far_longer_than_any_patience_is_no_hang() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydownpour.bench import sim_vs_real
 from pydownpour.bench.rows import Within
 from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.network import LinkModel
+from pydownpour.sim.hosts import LinkModel
 
 STEPS = 40
 

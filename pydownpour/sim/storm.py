@@ -1,0 +1,169 @@
+"""A fault plan at work in one world.
+
+The spine. A job lives through anything that happens to a replica. It does not live through a shard
+that is silent for ``limits.DEAD_S``: its updates are then given up and the job ends as failed,
+which is a stated outcome and not what these plans look for. So faults that touch a shard or the
+coordinator come one at a time with a rest behind each, and those of shards are short. The plan
+``doom`` does the opposite, and demands that the job ends in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, final
+
+from pydownpour import limits
+from pydownpour.sim.faults import FAULTS, Targets, role
+
+if TYPE_CHECKING:
+    from pydownpour.sim.actor import Actor
+    from pydownpour.sim.hosts import Host
+    from pydownpour.sim.plans import Dose, Plan
+    from pydownpour.sim.world import World
+
+SPINE_FAULT_S_MAX: Final = limits.DEAD_S / 3
+"""A shard that cannot be heard for longer might be called dead: a heartbeat's wait, another second
+until a connection is tried again, and the time until the next look come on top."""
+REST_S: Final = 2 * limits.HEARTBEAT_S
+"""Between two faults of the spine: everybody's heartbeat gets through."""
+DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
+"""Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
+
+
+@final
+class Storm:
+    """A plan at work in one world."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        self.plan, self.world = plan, world
+        self.rng = world.stream("faults")
+        self.doses = drawn(plan.doses, self.rng) if plan.is_drawn else plan.doses
+        self._spine_free_at = 0.0
+        self._strikes: dict[asyncio.Task[None], None] = {}
+
+    async def play(self) -> None:
+        """Storm, heal, and fail the world if it is not done in time."""
+        plan, world = self.plan, self.world
+        doses = [asyncio.create_task(self._dose(dose)) for dose in self.doses]
+        try:
+            await asyncio.sleep(plan.storm_s)
+        finally:
+            ends = await self._stop([*doses, *self._strikes])
+        self.heal()
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+        await (asyncio.sleep(DOOM_S) if plan.is_doom else self._while_it_moves())
+        within_s = DOOM_S if plan.is_doom else plan.settle_s
+        world.fail(
+            f"{'not done' if plan.is_doom else 'no progress'} within {within_s:g} virtual seconds "
+            f"{'after the last fault was healed' if self.doses else ''}; "
+            f"alive: {', '.join(world.processes.live) or 'nobody'}"
+        )
+
+    async def _while_it_moves(self) -> None:
+        """As long as every ``settle_s`` brings something: a job may have a lot of work left."""
+        before: object = None
+        while (now := self.world.progress()) != before:
+            before = now
+            await asyncio.sleep(self.plan.settle_s)
+
+    async def _stop(self, tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
+        for task in tasks:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _dose(self, dose: Dose) -> None:
+        while True:
+            await asyncio.sleep(self.rng.expovariate(1 / dose.every_s))
+            strike = asyncio.create_task(self._strike(dose))
+            self._strikes[strike] = None
+            strike.add_done_callback(self._struck)
+
+    def _struck(self, strike: asyncio.Task[None]) -> None:
+        if not strike.cancelled() and strike.exception() is None:
+            self._strikes.pop(strike)  # one that failed is kept for ``play`` to raise
+
+    async def _strike(self, dose: Dose) -> None:
+        hosts = self.targets(dose.targets)
+        if hosts:
+            target, seconds = self.rng.choice(hosts), self.rng.uniform(*dose.for_s)
+            await FAULTS[dose.fault](self, target, seconds)
+
+    # -- whom ------------------------------------------------------------------------------------
+
+    def targets(self, which: Targets) -> list[Host]:
+        """Hosts of processes that run, in the order they were added."""
+        live = self.world.processes.live
+        return [
+            host
+            for name, host in self.world.network.hosts.items()
+            if name in live and which in ("all", role(name))
+        ]
+
+    def actor(self, host: Host) -> Actor | None:
+        """The process that runs on a host."""
+        return self.world.processes.live.get(host.name)
+
+    def allowed(self, hosts: Iterable[Host], seconds: float) -> float | None:
+        """How long a fault of these hosts may last; None: not now. See "The spine" above.
+
+        A coordinator may be cut off for longer where it can tell that from a death, because all of
+        several roles fall silent.
+        """
+        roles = {role(host.name) for host in hosts}
+        if roles <= {"replicas"}:
+            return seconds
+        if not self.is_spine_quiet:
+            return None
+        if "shards" in roles or self.world.settings.shards < 2:
+            seconds = min(seconds, SPINE_FAULT_S_MAX)
+        self._spine_free_at = self.world.loop.now + seconds + REST_S
+        return seconds
+
+    @property
+    def is_spine_quiet(self) -> bool:
+        """No fault of the spine, and the last one is some time ago."""
+        return self.world.loop.now >= self._spine_free_at
+
+    def struck(self, fault: str, host: Host) -> None:
+        """Count a fault that took place."""
+        self.world.note_fault(fault, host.name)
+
+    # -- and back --------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Mend everything; start nothing."""
+        world = self.world
+        world.network.heal_all()
+        world.network.fuse = 0
+        for host in world.network.hosts.values():
+            world.network.unclog(host)
+            if host.disk is not None:
+                host.disk.heal()
+            self.restore(host)
+        for actor in list(world.processes.alive):
+            world.processes.resume(actor)
+        world.trace.note(world.loop.now, "healed", "everything")
+
+    def restore(self, host: Host) -> None:
+        """As fast as it was."""
+        host.slow = 1.0
+        host.link = self.world.settings.link_of(host.name)
+
+
+def drawn(doses: tuple[Dose, ...], rng: random.Random) -> tuple[Dose, ...]:
+    """About half of the doses, at least one; each up to four times as often, rare and long."""
+    some = [dose for dose in doses if rng.random() < 0.5] or [rng.choice(doses)]
+    longer = rng.choice((1.0, 1.0, 2.0, 4.0))
+    return tuple(
+        dataclasses.replace(
+            dose,
+            every_s=dose.every_s * 4 ** rng.uniform(-1, 1),
+            for_s=(dose.for_s[0], dose.for_s[1] * longer),
+        )
+        for dose in some
+    )
