@@ -13,6 +13,7 @@ from pydownpour.errors import ConfigError
 if TYPE_CHECKING:
     from pydownpour.sim.actor import Actor
     from pydownpour.sim.disk import SimDisk
+    from pydownpour.sim.transport import SimTransport
 
 Where: TypeAlias = int | str
 """What a host's processes listen at: a port, or the path of a Unix socket."""
@@ -66,6 +67,8 @@ class Host:
         """False: a proxy before it takes the Upgrade header out of its requests."""
         self.is_up = True
         """False after a power cut, until a process starts on it again."""
+        self.knocking: dict[SimTransport, None] = {}
+        """Ends whose bytes found it without power: their kernels send them again."""
         self.disk: SimDisk | None = None
         self.listening: dict[Where, Listener] = {}
 
@@ -85,8 +88,9 @@ class Listener(asyncio.AbstractServer):
         self.sockets = [_Named(actor.host, where)]
 
     def close(self) -> None:
-        """Stop listening."""
-        self.actor.host.listening.pop(self.where, None)
+        """Stop listening; once is enough, and another may have the place by the second time."""
+        if self.is_serving():
+            del self.actor.host.listening[self.where]
 
     async def wait_closed(self) -> None:
         """At once."""

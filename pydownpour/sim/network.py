@@ -1,21 +1,23 @@
 """Hosts, links and connections in memory, and what may go wrong between them.
 
 A connection is two one-way streams. Bytes take the path's latency, drawn per message, plus the time
-the slower of the two hosts' links needs to carry them; streams stay in order. What TCP hides is
+both hosts' links need to carry them, one after the other; streams stay in order. What TCP hides is
 not modelled (loss, duplication and reordering of packets); what it shows is: slowness, connections
-that stall while a path is cut, resets, peers that are gone without a word.
+that stall while a path is cut, resets, peers that are gone without a word. A reset takes the same
+path as bytes do, but does not wait for those before it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 import itertools
 import random
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from pydownpour.sim.actor import Actor, Life, current
 from pydownpour.sim.handles import Callback
@@ -23,6 +25,16 @@ from pydownpour.sim.hosts import Host, LinkModel, Listener, Where, address
 from pydownpour.sim.loop import SimLoop
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.transport import SimTransport
+
+
+@final
+class _Reset:
+    """What travels instead of bytes when a connection is reset."""
+
+
+RESET = _Reset()
+Payload: TypeAlias = bytes | _Reset | None
+"""None is the end of a stream."""
 
 PORT_FIRST = 10_000
 SYN_RETRY_S = 1.0
@@ -66,7 +78,7 @@ class Network:
         """Ordered pairs of host names between which nothing passes."""
         self._clogged: dict[SimTransport, None] = {}
         """Senders whose bytes wait at a clogged host."""
-        self._held: dict[tuple[str, str], deque[tuple[SimTransport, bytes | None]]] = {}
+        self._held: dict[tuple[str, str], deque[tuple[SimTransport, Payload]]] = {}
         loop.network = self
 
     def add_host(self, name: str, link: LinkModel) -> Host:
@@ -151,7 +163,6 @@ class Network:
 
     def _accept(self, server: SimTransport, listener: Listener) -> None:
         server.start(listener.factory())
-        server.pump()
 
     def client_transport(self, sock: Any, factory: Callable[[], Any]) -> tuple[Any, Any]:
         """The transport of a connected socket; the real socket has done its duty as a name."""
@@ -197,30 +208,50 @@ class Network:
             return
         now = self.loop.now
         if here is there:
-            self.loop.at(
-                now, self._arrived, source, source.peer, payload, context=source.peer.context
-            )
+            self.loop.at(now, self._hand, source, source.peer, payload, context=_WORLD)
             return
         size = 0 if payload is None else len(payload)
         here.up_free_at = max(here.up_free_at, now) + size / here.link.bytes_per_s
         there.down_free_at = max(there.down_free_at, here.up_free_at) + (size / there.link.down)
         arrival = max(source.arrives_at, there.down_free_at + self._latency(here, there))
         source.arrives_at = arrival
-        target = source.peer
-        if target.is_lost and target.actor.life is Life.DEAD:
-            if there.is_up:  # its kernel knows of no such connection
-                self.loop.at(arrival, source.lose, _reset_error(), context=source.context)
-            return
-        self.loop.at(arrival, self._deliver, source, target, payload, context=target.context)
+        self.loop.at(arrival, self._deliver, source, source.peer, payload, context=_WORLD)
 
-    def _deliver(self, source: SimTransport, target: SimTransport, payload: bytes | None) -> None:
-        if source.clogged or self._is_clogged(source.actor.host, target.actor.host):
+    def _deliver(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
+        is_clogged = self._is_clogged(source.actor.host, target.actor.host)
+        if is_clogged:
             self._clogged[source] = None
+        if is_clogged or source.clogged:
             source.clogged.append(payload)
-            return
-        self._arrived(source, target, payload)
+        else:
+            self._hand(source, target, payload)
 
-    def _arrived(self, source: SimTransport, target: SimTransport, payload: bytes | None) -> None:
+    def _hand(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
+        """Let the target's process take it, or its kernel if the process is gone."""
+        if target.is_lost:
+            if isinstance(payload, bytes):
+                self._unknown(source, target)
+                source.taken(len(payload))
+            return
+        arrived = Callback(
+            self._arrived, (source, target, payload), self.loop, target.context, target.actor
+        )
+        if target.actor.held:  # behind what came while it was paused
+            target.actor.held.append(arrived._run)
+        else:
+            arrived._run()
+
+    def _unknown(self, source: SimTransport, target: SimTransport) -> None:
+        """Bytes for a connection that is over: the kernel resets it, as soon as it has power."""
+        if target.actor.host.is_up:
+            self.reset(target)
+        else:
+            target.actor.host.knocking[source] = None
+
+    def _arrived(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
+        if isinstance(payload, _Reset):
+            target.lose(_reset_error())
+            return
         self.trace.message(
             self.loop.now, source.path, source.path_id, 0 if payload is None else len(payload)
         )
@@ -259,7 +290,11 @@ class Network:
             return
         self.trace.note(self.loop.now, "heal", f"{here}>{there}")
         for source, payload in self._held.pop((here, there), ()):
-            if not source.is_lost:
+            if source.is_silenced:
+                continue
+            if isinstance(payload, _Reset):
+                self.reset(source)
+            else:
                 self._send_piece(source, payload)
 
     def heal_all(self) -> None:
@@ -286,18 +321,30 @@ class Network:
             if self._is_clogged(source.actor.host, target.actor.host):
                 continue
             del self._clogged[source]
-            stuck, source.clogged = source.clogged, deque()
-            actor, context = target.actor, target.context
-            for payload in stuck:
-                Callback(self._arrived, (source, target, payload), self.loop, context, actor)._run()
+            self.loop.call_soon(self._drip, source, context=_WORLD)
+
+    def _drip(self, source: SimTransport) -> None:
+        """One piece a turn, as a selector reports one event of a socket at a time.
+
+        What the first one starts (a task, say) has begun before the next comes.
+        """
+        target = source.peer
+        if self._is_clogged(source.actor.host, target.actor.host):
+            self._clogged[source] = None
+        elif source.clogged:
+            self._hand(source, target, source.clogged.popleft())
+            self.loop.call_soon(self._drip, source, context=_WORLD)
 
     def reset(self, source: SimTransport) -> None:
         """The other end sees a reset, after the latency; what was on its way is lost."""
-        target = source.peer
-        if target.is_lost:
+        here, there = source.actor.host, source.peer.actor.host
+        if source.peer.is_lost:
             return
-        at = self.loop.now + self._latency(source.actor.host, target.actor.host)
-        self.loop.at(at, target.lose, _reset_error(), context=target.context)
+        if (here.name, there.name) in self.cut:
+            self._held.setdefault((here.name, there.name), deque()).append((source, RESET))
+            return
+        at = self.loop.now + self._latency(here, there)
+        self.loop.at(at, self._deliver, source, source.peer, RESET, context=_WORLD)
 
     def reset_connection(self, connection: Connection) -> None:
         """Break a connection in the middle: both ends see a reset."""
@@ -308,15 +355,32 @@ class Network:
     def end_actor(self, actor: Actor, *, silently: bool) -> None:
         """A process is gone: its kernel closes its sockets, or (power loss) says nothing."""
         for port in list(actor.ports):
-            if actor.host.listening.get(port) is not None:
-                actor.host.listening.pop(port)
-        actor.host.is_up = not silently
-        if silently and actor.host.disk is not None:
-            actor.host.disk.power_cut()
+            listener = actor.host.listening.get(port)
+            if listener is not None and listener.actor is actor:
+                listener.close()
         for transport in list(actor.transports):
-            if not silently:
+            if silently:
+                transport.is_silenced = True
+            else:
                 self.reset(transport)
             transport.lose(None)
+
+    def power_cut(self, host: Host) -> None:
+        """A host's kernel and disk stop where they are; its processes are ended by the caller."""
+        host.is_up = False
+        if host.disk is not None:
+            host.disk.power_cut()
+
+    def power_up(self, host: Host) -> None:
+        """A process starts on a host: its kernel is there to answer those who still knock."""
+        host.is_up = True
+        knocking, host.knocking = host.knocking, {}
+        for source in knocking:
+            self.reset(source.peer)
+
+
+_WORLD = contextvars.Context()
+"""Of no process: kernels and wires go on whatever processes do."""
 
 
 def _reset_error() -> ConnectionResetError:

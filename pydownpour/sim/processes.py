@@ -28,6 +28,7 @@ class Processes:
         self.alive: dict[Actor, None] = {}
         """All that are not dead, also those a younger one took the name of."""
         self.graveyard: list[Actor] = []
+        self._killed: dict[Actor, None] = {}
 
     def start(
         self,
@@ -39,7 +40,7 @@ class Processes:
         """Run a coroutine as a process; ``on_exit`` hears how it ended, if it was not killed."""
         self.started += 1
         loop, trace = self._network.loop, self._network.trace
-        host.is_up = True
+        self._network.power_up(host)
         actor = Actor(name, self.started, host)
         self.live[name] = actor
         self.alive[actor] = None
@@ -48,7 +49,7 @@ class Processes:
         actor.main = task
 
         def ended(task: asyncio.Task[Any]) -> None:
-            if actor.life is Life.DEAD:
+            if actor in self._killed:
                 return
             error = None if task.cancelled() else task.exception()
             trace.note(loop.now, "exit", name, 0 if error is None else 1)
@@ -65,7 +66,11 @@ class Processes:
         self._network.trace.note(
             self._network.loop.now, "power cut" if silently else "kill", actor.name
         )
-        self._bury(actor, silently=silently)
+        if silently:
+            self._network.power_cut(actor.host)
+        for gone in [a for a in self.alive if a.host is actor.host] if silently else [actor]:
+            self._killed[gone] = None
+            self._bury(gone, silently=silently)
 
     def terminate(self, actor: Actor) -> None:
         """As SIGTERM to a process that catches it: its main coroutine is cancelled."""

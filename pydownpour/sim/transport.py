@@ -53,15 +53,22 @@ class SimTransport(asyncio.Transport):
         self.path_id = 0
         self.arrives_at = 0.0
         """When the last bytes this end sent arrive: the next ones come after them."""
-        self.clogged: deque[bytes | None] = deque()
+        self.clogged: deque[Any] = deque()
         """What it sent and would have arrived, were it not for a clogged host."""
+        self.is_silenced = False
+        """Its host lost power: what it had to send is gone."""
+        self._lost_with: Exception | None = None
         actor.transports[self] = None
 
     def start(self, protocol: Any) -> None:
-        """Give the connection to its protocol."""
+        """Give the connection to its protocol, with what has happened to it meanwhile."""
         self._protocol = protocol
         self._context = contextvars.copy_context()
         protocol.connection_made(self)
+        if self._lost:
+            self._loop.call_soon(protocol.connection_lost, self._lost_with, context=self._context)
+        else:
+            self.pump()
 
     # -- asyncio's transport -----------------------------------------------------------------------
 
@@ -94,8 +101,9 @@ class SimTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """When to pause and resume the writing protocol."""
-        self._high = HIGH_WATER if high is None else high
-        self._low = self._high // 4 if low is None else low
+        if high is None:
+            high = HIGH_WATER if low is None else 4 * low
+        self._high, self._low = high, high // 4 if low is None else low
 
     def get_write_buffer_size(self) -> int:
         """Bytes the other side has not taken yet."""
@@ -144,8 +152,11 @@ class SimTransport(asyncio.Transport):
             self._network.send(self, None)
 
     def close(self) -> None:
-        """Close when everything written has been taken."""
+        """Close when everything written has been taken; what was not read resets the connection."""
         if self._closing:
+            return
+        if any(self._inbox):
+            self.abort()
             return
         self._flush()
         if not self._eof_sent:
@@ -170,7 +181,7 @@ class SimTransport(asyncio.Transport):
 
     def arrive(self, payload: bytes | None) -> None:
         """Bytes (None: end of stream) reached this host's kernel."""
-        if self._lost or self._closing:
+        if self._closing:
             if payload:
                 self.peer.taken(len(payload))
             return
@@ -230,6 +241,7 @@ class SimTransport(asyncio.Transport):
         self.actor.transports.pop(self, None)
         self.connection.end_lost()
         if self._protocol is None:
+            self._lost_with = error
             return
         if self.actor.life is not Life.DEAD:
             self._protocol.connection_lost(error)

@@ -75,17 +75,17 @@ def test_a_supervisor_may_choose_ids_and_others_are_given_around_them() -> None:
 def test_who_is_present_follows_every_change() -> None:
     members = Membership()
     one, two = (members.register(join(), 0.0).member for _ in range(2))
-    assert members.present == (1, 2)
+    assert list(members.present) == [1, 2]
     members.change(one, "suspect")
-    assert members.present == (1, 2)
+    assert list(members.present) == [1, 2]
     members.change(one, "dead")
-    assert members.present == (2,)
+    assert list(members.present) == [2]
     members.check(one.id, one.incarnation, 1.0)
-    assert members.present == (1, 2)
+    assert list(members.present) == [1, 2]
     members.leave(two.id, two.incarnation, None)
-    assert members.present == (1,)
+    assert list(members.present) == [1]
     members.register(join(replica=2), 2.0)
-    assert members.present == (1, 2)
+    assert list(members.present) == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["a" * 65, "a b", "../x", "é", "a/b", "a\n"])

@@ -242,7 +242,9 @@ def test_the_last_of_two_clogs_holds_and_may_end_early(net: Net) -> None:
     client.transport.write(b"four")
     net.wait()
     net.network.unclog(net.here.host)
-    assert server.pieces[3:] == [(net.loop.now, b"four")]
+    now = net.loop.now
+    net.wait()
+    assert server.pieces[3:] == [(now, b"four")]
 
 
 def test_what_arrives_when_a_clog_ends_comes_behind_what_it_held(net: Net) -> None:
