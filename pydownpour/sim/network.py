@@ -233,13 +233,13 @@ class Network:
                 self._unknown(source, target)
                 source.taken(len(payload))
             return
-        arrived = Callback(
-            self._arrived, (source, target, payload), self.loop, target.context, target.actor
-        )
-        if target.actor.held:  # behind what came while it was paused
-            target.actor.held.append(arrived._run)
-        else:
-            arrived._run()
+        actor = target.actor
+        if actor.life is Life.RUNNING and not actor.held:
+            target.context.run(self._arrived, source, target, payload)
+            return
+        # Behind what came while it was paused.
+        what = (source, target, payload)
+        actor.held.append(Callback(self._arrived, what, self.loop, target.context, actor)._run)
 
     def _unknown(self, source: SimTransport, target: SimTransport) -> None:
         """Bytes for a connection that is over: the kernel resets it, as soon as it has power."""
