@@ -29,7 +29,7 @@ fn counting(len: usize, queue_max: u16) -> Arc<Store> {
     let numbers = BTreeMap::from([("lr".to_owned(), 1.0)]);
     let sgd = Optimizer::compile(&[("sgd".to_owned(), numbers)], Some(Level::Baseline)).unwrap();
     let geometry = Geometry { len, stripe_len: STRIPE, fragment_len: len };
-    let tuning = Tuning { fold_limit: 1, queue_max, copies_max: 2 };
+    let tuning = Tuning { fold_limit: 1, queue_max, copies_max: 2, ..Tuning::default() };
     Arc::new(Store::with_tuning(geometry, sgd, tuning).unwrap())
 }
 

@@ -6,7 +6,7 @@
 mod optimizer_twin;
 
 use downpour::kernel::{DType, Gradient, Level, accumulate, cast, check, step};
-use downpour::store::{Geometry, Store};
+use downpour::store::{Geometry, Store, Tuning};
 use optimizer_twin::{Records, bits, chains, compile};
 
 const DTYPES: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
@@ -90,8 +90,9 @@ fn optimizers_agree() {
         for len in lengths().filter(|len| *len > 0) {
             // Stripes of all lengths up to 64, so that tails are met in every lane.
             let geometry = Geometry { len, stripe_len: 64, fragment_len: 4160 };
-            let run = |level| {
-                let store = Store::new(geometry, compile(&parts, level)).unwrap();
+            let run = |level, cached_size_max| {
+                let tuning = Tuning { cached_size_max, ..Tuning::default() };
+                let store = Store::with_tuning(geometry, compile(&parts, level), tuning).unwrap();
                 store.load_plane(0, 0, &numbers(len, 4)).unwrap();
                 for (round, dtype) in DTYPES.into_iter().enumerate() {
                     let bytes = as_bytes(&numbers(len, 5 + round as u64), dtype);
@@ -100,9 +101,13 @@ fn optimizers_agree() {
                 }
                 (0..store.planes()).map(|plane| bits(&store.plane(plane))).collect::<Vec<_>>()
             };
-            let expected = run(Level::Baseline);
+            let expected = run(Level::Baseline, usize::MAX);
             for level in Level::available() {
-                assert_eq!(run(level), expected, "{parts:?} {} len {len}", level.name());
+                // In the caches, and past them.
+                for cached_size_max in [usize::MAX, 0] {
+                    let found = run(level, cached_size_max);
+                    assert_eq!(found, expected, "{parts:?} {} len {len}", level.name());
+                }
             }
         }
     }

@@ -13,6 +13,8 @@
 //! order, independent of the register width. Therefore every level yields the same bits (NaN
 //! payloads aside), which `tests/optimizer_levels.rs` checks.
 
+#[allow(unsafe_code, reason = "the instruction that writes past the caches")]
+mod bypass;
 mod cast;
 mod check;
 mod combine;
@@ -30,6 +32,7 @@ mod avx512;
 #[allow(unsafe_code, reason = "the shell into code compiled for NEON")]
 mod neon;
 
+pub(crate) use bypass::Bypass;
 pub use cast::cast;
 pub(crate) use cast::widen;
 pub use check::{Check, check};

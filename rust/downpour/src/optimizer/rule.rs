@@ -3,7 +3,7 @@
 use super::OptimizerError;
 use super::before::{Before, Both, Change, Nothing};
 use super::number::{Number, Numbers};
-use crate::kernel::{Kernel, LANES, Level};
+use crate::kernel::{Bypass, Kernel, LANES, Level};
 
 /// An update rule with `PLANES` numbers of state per parameter.
 ///
@@ -59,6 +59,8 @@ pub(crate) struct Stripe<'a> {
     pub gradient: &'a [f32],
     pub scale: f32,
     pub correction: Correction,
+    /// Write the new planes past the caches.
+    pub bypass: bool,
 }
 
 /// The largest magnitude bits seen: NaN and infinity are larger than every finite number's.
@@ -130,35 +132,44 @@ impl<const PLANES: usize, R: Rule<PLANES>> Compiled for Boxed<PLANES, R> {
     }
 
     fn update(&self, level: Level, before: Before, stripe: Stripe<'_>) -> Worst {
-        let rule = self.0;
         match before {
-            Before::Nothing => level.run(Update { rule, change: Nothing, stripe }),
-            Before::Clip(clip) => level.run(Update { rule, change: clip, stripe }),
-            Before::Decay(decay) => level.run(Update { rule, change: decay, stripe }),
-            Before::ClipDecay(clip, decay) => {
-                level.run(Update { rule, change: Both(clip, decay), stripe })
-            }
-            Before::DecayClip(decay, clip) => {
-                level.run(Update { rule, change: Both(decay, clip), stripe })
-            }
+            Before::Nothing => self.launch(level, Nothing, stripe),
+            Before::Clip(clip) => self.launch(level, clip, stripe),
+            Before::Decay(decay) => self.launch(level, decay, stripe),
+            Before::ClipDecay(clip, decay) => self.launch(level, Both(clip, decay), stripe),
+            Before::DecayClip(decay, clip) => self.launch(level, Both(decay, clip), stripe),
+        }
+    }
+}
+
+impl<const PLANES: usize, R: Rule<PLANES>> Boxed<PLANES, R> {
+    fn launch<C: Change>(&self, level: Level, change: C, stripe: Stripe<'_>) -> Worst {
+        let rule = self.0;
+        if stripe.bypass {
+            level.run(Update::<'_, PLANES, true, R, C> { rule, change, stripe })
+        } else {
+            level.run(Update::<'_, PLANES, false, R, C> { rule, change, stripe })
         }
     }
 }
 
 /// The loop. Sixteen elements at a time are loaded, computed in local arrays (so that the compiler
 /// need not prove that `old` and `new` do not overlap) and stored.
-struct Update<'a, const PLANES: usize, R, C> {
+struct Update<'a, const PLANES: usize, const BYPASS: bool, R, C> {
     rule: R,
     change: C,
     stripe: Stripe<'a>,
 }
 
-impl<const PLANES: usize, R: Rule<PLANES>, C: Change> Kernel for Update<'_, PLANES, R, C> {
+impl<const PLANES: usize, const BYPASS: bool, R: Rule<PLANES>, C: Change> Kernel
+    for Update<'_, PLANES, BYPASS, R, C>
+{
     type Output = Worst;
 
     #[inline(always)]
     fn run(self) -> Worst {
-        let Stripe { old, new, stride, gradient, scale, correction } = self.stripe;
+        let Stripe { old, new, stride, gradient, scale, correction, .. } = self.stripe;
+        let bypass = Bypass::<BYPASS>::new();
         let len = gradient.len();
         let mut old = old.chunks_exact(stride);
         let mut new = new.chunks_exact_mut(stride);
@@ -195,9 +206,9 @@ impl<const PLANES: usize, R: Rule<PLANES>, C: Change> Kernel for Update<'_, PLAN
                 worst_gradient[lane] = worst_gradient[lane].max(bad_g);
                 worst_result[lane] = worst_result[lane].max(bad_r);
             }
-            p_out[index] = p_next;
+            bypass.put(&mut p_out[index], p_next);
             for k in 0..PLANES {
-                s_out[k].0[index] = s_next[k];
+                bypass.put(&mut s_out[k].0[index], s_next[k]);
             }
         }
         for lane in 0..g_tail.len() {

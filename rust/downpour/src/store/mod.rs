@@ -66,11 +66,14 @@ pub struct Tuning {
     /// References taken from a word before a reader moves them to the block. 2^16 keeps the
     /// (slower) move rare and is far below the 2^32 that fit.
     pub fold_limit: u32,
+    /// Bytes of parameters and state above which new blocks are written past the caches, where
+    /// nothing of them would stay until the next sweep. 128 MiB is more than almost any cache.
+    pub cached_size_max: usize,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { copies_max: 2, queue_max: 64, fold_limit: 1 << 16 }
+        Self { copies_max: 2, queue_max: 64, fold_limit: 1 << 16, cached_size_max: 128 << 20 }
     }
 }
 
@@ -86,6 +89,8 @@ pub struct Store {
     queue: Queue,
     lsn: AtomicU64,
     sealed: AtomicBool,
+    /// Write new blocks past the caches.
+    bypass: bool,
 }
 
 impl Store {
@@ -109,7 +114,7 @@ impl Store {
         tuning: Tuning,
     ) -> Result<Self, StoreError> {
         let geometry = geometry.validate()?;
-        let Tuning { copies_max, queue_max, fold_limit } = tuning;
+        let Tuning { copies_max, queue_max, fold_limit, cached_size_max } = tuning;
         let refuse = |name, value, bound| Err(StoreError::Tuning { name, value, bound });
         if !(1..=6).contains(&copies_max) {
             return refuse("copies_max", copies_max, "1 to 6");
@@ -138,6 +143,7 @@ impl Store {
             queue: Queue::new(queue_max),
             lsn: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
+            bypass: bytes > cached_size_max,
             optimizer,
         };
         store.fill_initial_state()?;

@@ -37,6 +37,7 @@ impl Store {
                 gradient: part,
                 scale,
                 correction,
+                bypass: self.bypass,
             }));
             fresh.push(new);
             if !worst.gradient_finite() {
