@@ -28,6 +28,7 @@ from pydownpour.errors import (
 )
 from pydownpour.net import sockets
 from pydownpour.net.access import Access, Bind
+from pydownpour.net.writing import write_buffers
 from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message, Problem
 
@@ -350,17 +351,16 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.Stream
     writer.send_headers()
     is_chunked = "Transfer-Encoding" in response.headers  # HTTP/1.0 has no chunks
     while (buffers := body.produce()) is not None:
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        size = sum(view.nbytes for view in views)
+        views: list[Any] = [memoryview(buffer).cast("B") for buffer in buffers]
+        size = sum(map(len, views))
         if size == 0:
             continue  # an empty chunk would be the end of the body
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the reader went away")
         if is_chunked:
-            transport.writelines([b"%x\r\n" % size, *views, b"\r\n"])
-        else:
-            transport.writelines(views)
+            views = [b"%x\r\n" % size, *views, b"\r\n"]
+        write_buffers(transport, views)
         await writer.drain()
     await response.write_eof()
     return response

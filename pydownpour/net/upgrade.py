@@ -19,11 +19,9 @@ from typing import Any, cast
 
 from pydownpour import limits
 from pydownpour.errors import DownpourError, InternalError
+from pydownpour.net.writing import write_buffers
 
 log = logging.getLogger(__name__)
-
-JOINED_SIZE_MAX = 16 * limits.KIB
-"""Small buffers are copied to one where each would be a system call of its own."""
 
 
 class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
@@ -36,7 +34,6 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._replaced: asyncio.BaseProtocol | None = None
-        self._is_asyncio = True
         self._closed = asyncio.get_running_loop().create_future()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -71,7 +68,6 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
 
     def take_over(self, transport: asyncio.BaseTransport) -> None:
         """Replace the protocol of a transport with this one."""
-        self._is_asyncio = isinstance(transport, asyncio.Transport)  # uvloop's are not
         transport = cast(asyncio.Transport, transport)
         self._replaced = transport.get_protocol()
         self._transport = transport
@@ -111,21 +107,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        size = sum(map(len, buffers))
-        self.bytes_sent += size
-        if not self._is_asyncio:
-            # uvloop's hands all of them to one system call. With a write for each, a header is a
-            # packet of its own.
-            transport.writelines(buffers)
-            return
-        views = [memoryview(buffer) for buffer in buffers]  # all that asyncio takes
-        if size <= JOINED_SIZE_MAX:
-            transport.write(b"".join(views))
-        else:
-            # asyncio's own writelines joins the buffers to one (until 3.12), or does not tell us
-            # when its buffer is full (from then on).
-            for view in views:
-                transport.write(view)
+        self.bytes_sent += write_buffers(transport, buffers)
 
     def pause_reading(self) -> None:
         """Stop taking bytes from the peer."""
