@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     print(", ".join(f"{name}: {value}" for name, value in machine().items()))
     print(table(found))
-    for note in dict.fromkeys(f"{r.name}: {r.note}" for r in found):
-        print(f"  {note}")
+    for note in dict.fromkeys(row.note for row in found):
+        print(f"  {', '.join(row.name for row in found if row.note == note)}: {note}")
     print(FOOTER)
 
 
