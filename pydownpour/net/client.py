@@ -69,6 +69,7 @@ class Client:
                 connector=aiohttp.TCPConnector(socket_factory=sockets.client_socket, ssl=tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers=self._access.headers(),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 # Only where it is needed: aiohttp then looks for the proxy, and into ~/.netrc, with
                 # two threads for every request, which costs more than the request itself.

@@ -208,11 +208,11 @@ class Server:
         if upgrade is not None:
             return await self._upgrade(request, upgrade)
         assert route is not None
-        chunks = _body_chunks(request, route.body_size_max)
         if route.streamed:
+            chunks = _body_chunks(request, route.body_size_max)
             answer = await route.handler(_call(request, b"", chunks))
         else:
-            body = b"".join([chunk async for chunk in chunks])
+            body = await _whole_body(request, route.body_size_max)
             answer = await route.handler(_call(request, body))
         if isinstance(answer, FrameBody):
             return await _write_frames(request, answer)
@@ -311,11 +311,24 @@ def _call(
     return Call(body, request.rel_url.query, request.headers, peer, chunks)
 
 
-async def _body_chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes]:
+async def _whole_body(request: web.BaseRequest, size_max: int) -> bytes:
     """The body, never more than size_max bytes of it, and never from a stalled sender."""
-    announced = request.content_length
-    if announced is not None and announced > size_max:
-        raise LimitExceeded(f"body of {announced} bytes, the limit here is {size_max}")
+    if not request.content.is_eof():
+        return b"".join([chunk async for chunk in _body_chunks(request, size_max)])
+    # It came whole, with its header: nobody has to be waited for, and no timer set.
+    body = request.content.read_nowait()
+    _check_size(len(body), size_max)
+    return body
+
+
+def _check_size(size: int, size_max: int) -> None:
+    if size > size_max:
+        raise LimitExceeded(f"body of {size} bytes, the limit here is {size_max}")
+
+
+async def _body_chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes]:
+    """The same, piece by piece."""
+    _check_size(request.content_length or 0, size_max)
     size = 0
     loop = asyncio.get_running_loop()
     try:

@@ -113,12 +113,15 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # -- callbacks ---------------------------------------------------------------------------------
 
-    def _call_soon(
+    def call_soon(  # type: ignore[override]
         self,
         callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: contextvars.Context | None,
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> events.Handle:
+        """As asyncio's own, which asks more before it does the same."""
+        if self._closed:  # type: ignore[attr-defined]
+            raise RuntimeError("Event loop is closed")
         if context is None:
             context = contextvars.copy_context()
         handle = Callback(callback, args, self, context, owner(context))

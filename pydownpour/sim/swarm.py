@@ -20,7 +20,7 @@ from pydownpour.sim.plans import plan
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import Settings, World
 
-WORK_S: Final = 3.0
+WORK_S: Final = 2.5
 """Virtual seconds the work of a world takes: most of a storm."""
 LONG_WORK_S: Final = 1.5 * limits.LEASE_S
 """In some worlds of a drawn plan: long enough for a lease to run out while its holder is away."""
@@ -39,7 +39,7 @@ SMALL_LIMITS: Final = (
 def world(seed: int, name: str, trace: Trace | None = None) -> World:
     """The world of a seed under a plan, not yet run."""
     rng = random.Random(f"{seed}/shape")
-    replicas, pushes = rng.randint(2, 4), rng.randint(24, 36)
+    replicas, pushes = rng.randint(2, 4), rng.randint(20, 30)
     faults = plan(name)
     work_s = WORK_S
     if faults.is_drawn and rng.random() < 0.4:
