@@ -3,8 +3,9 @@
 Everything that happens at one virtual moment is let happen; then, before time goes on, it is the
 checks' turn (``SimLoop.on_instant``). Looking after every single moment would cost more than the
 run, so the cheap rows look at every ``GLANCE_EVERY``-th, in worlds of many replicas at fewer, and
-the dear ones eight times as rarely. What they compare only ever grows, or is a sum that stays
-wrong, so a look less misses nothing for good. All of them look when a replica ends, and at the end.
+the dear ones at every ``GLANCES_PER_STARE``-th glance. What they compare only ever grows, or is a
+sum that stays wrong, so a look less misses nothing for good. All of them look when a replica ends,
+and at the end.
 
 A new feature adds a class here or in a file of its own, and a row to CHECKS.
 """
@@ -58,6 +59,8 @@ LOGGERS: Final = ("pydownpour", "aiohttp", "asyncio")
 """Where an error that was caught is written to."""
 GLANCE_EVERY: Final = 8
 """Moments; times the number of replicas over four, since a glance looks at each of them."""
+GLANCES_PER_STARE: Final = 8
+"""How much more rarely the dear rows look."""
 VIOLATIONS_MAX: Final = 20
 """One fault shows in many places; the first ones tell."""
 SMALL_WORLD: Final = 64
@@ -146,7 +149,7 @@ class Checks(logging.Handler):
     def _moment(self) -> None:
         self._moments += 1
         if self._moments % self._every == 0:
-            self._look(all_of_them=self._moments % (8 * self._every) == 0)
+            self._look(all_of_them=self._moments % (GLANCES_PER_STARE * self._every) == 0)
 
     def _look(self, *, all_of_them: bool) -> None:
         for check in self._checks:

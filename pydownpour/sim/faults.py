@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from pydownpour import limits
+
 if TYPE_CHECKING:
     from pydownpour.sim.hosts import Host
     from pydownpour.sim.storm import Storm
@@ -128,6 +130,17 @@ async def reset(storm: Storm, host: Host, seconds: float) -> None:
         storm.world.network.reset_connection(transport.connection)
 
 
+async def forget(storm: Storm, host: Host, seconds: float) -> None:
+    """A router forgets connections of the host, one or all: nothing passes, and nobody is told."""
+    actor = storm.actor(host)
+    mine = list(actor.transports) if actor is not None else []
+    if not mine or storm.allowed([host], limits.HEARTBEAT_TIMEOUT_S) is None:
+        return
+    storm.struck("forget", host)
+    for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:
+        storm.world.network.forget_connection(transport.connection)
+
+
 async def fuse(storm: Storm, host: Host, seconds: float) -> None:
     """The connection that carries one of the next messages breaks right behind it."""
     if not storm.is_spine_quiet:
@@ -215,7 +228,7 @@ async def doom(storm: Storm, host: Host, seconds: float) -> None:
 FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {
     fault.__name__: fault
     for fault in (
-        kill, power, pause, zombie, slow, partition, oneway, reset, fuse, clog, swizzle, join,
-        leave, disk, doom,
+        kill, power, pause, zombie, slow, partition, oneway, reset, forget, fuse, clog, swizzle,
+        join, leave, disk, doom,
     )
 }  # fmt: skip

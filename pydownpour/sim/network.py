@@ -47,6 +47,8 @@ class Connection:
 
     def __init__(self, network: Network, number: int) -> None:
         self._network, self.number = network, number
+        self.is_forgotten = False
+        """What is sent vanishes, and neither end is told."""
         self.ends: tuple[SimTransport, SimTransport]
         self._open = 2
 
@@ -180,7 +182,7 @@ class Network:
 
     def send(self, source: SimTransport, payload: bytes | None) -> None:
         """Carry bytes (None: end of stream) to the other end."""
-        if self.is_closed:
+        if self.is_closed or source.connection.is_forgotten:
             return
         if payload is not None and not source.actor.host.passes_upgrade:
             payload = payload.replace(b"\r\nUpgrade: ", b"\r\nX-Taken: ")  # of the same length
@@ -218,6 +220,8 @@ class Network:
         self.loop.at(arrival, self._deliver, source, source.peer, payload, context=_WORLD)
 
     def _deliver(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
+        if source.connection.is_forgotten:
+            return
         is_clogged = self._is_clogged(source.actor.host, target.actor.host)
         if is_clogged:
             self._clogged[source] = None
@@ -351,6 +355,11 @@ class Network:
         self.trace.note(self.loop.now, "reset", connection.ends[0].path, connection.number)
         for end in connection.ends:
             self.reset(end)
+
+    def forget_connection(self, connection: Connection) -> None:
+        """As a router on the way that lost its table: both ends wait for ever."""
+        self.trace.note(self.loop.now, "forget", connection.ends[0].path, connection.number)
+        connection.is_forgotten = True
 
     def end_actor(self, actor: Actor, *, silently: bool) -> None:
         """A process is gone: its kernel closes its sockets, or (power loss) says nothing."""

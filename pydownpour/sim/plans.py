@@ -96,6 +96,7 @@ PARTITION = (
 )
 ONEWAY = tuple(dataclasses.replace(dose, fault="oneway") for dose in PARTITION)
 RESET = (Dose("reset", 0.7, targets="all"), Dose("fuse", 0.3, targets="all"))
+FORGET = (Dose("forget", 1.0, targets="all"),)
 CLOG = (
     Dose("clog", 1.0, (0.1, 4.0)),
     Dose("clog", 3.0, (0.1, 5.0), "coordinator"),
@@ -118,6 +119,7 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("partition", PARTITION),
         Plan("oneway", ONEWAY),
         Plan("reset", RESET),
+        Plan("forget", FORGET),
         Plan("clog", CLOG),
         Plan("skew", RESET, skew_s=DAY_S),
         Plan("swizzle", SWIZZLE),
@@ -125,8 +127,8 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("disk", DISK),
         Plan(
             "swarm",
-            KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + RESET + CLOG + SWIZZLE
-            + CHURN + DISK,
+            KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + RESET + FORGET + CLOG
+            + SWIZZLE + CHURN + DISK,
             is_drawn=True,
             skew_s=10.0,
         ),

@@ -32,8 +32,10 @@ SMALL_LIMITS: Final = (
     ("ACK_EVERY_FRAGMENTS", 2),
     ("WRITE_BATCH_SIZE", limits.KIB),
     ("WRITE_HIGH_WATER", 2 * limits.KIB),
+    ("ACK_TIMEOUT_S", 3),
 )
-"""Several records a push, several acknowledgements and writes for each."""
+"""Several records a push, several acknowledgements and writes for each; connections that are given
+up while a fault lasts, and not long after it."""
 
 
 def world(seed: int, name: str, trace: Trace | None = None) -> World:

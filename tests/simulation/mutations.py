@@ -26,6 +26,7 @@ from pydownpour.replica.replica import Trainer
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
+from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import frames
 from tests.reference import inlet as twin
 
@@ -200,6 +201,18 @@ def lost_settlement(patch: Patch) -> None:
     patch.setattr(Link, "_open_road", settled)
 
 
+def trouble_is_hidden(patch: Patch) -> None:
+    patch.setattr(RunFolder, "_fail", lambda self, words: None)
+
+
+def events_are_not_kept(patch: Patch) -> None:
+    patch.setattr(RunFolder, "append_events", lambda self, events, *, sync=False: None)
+
+
+def silent_connections_are_kept(patch: Patch) -> None:
+    patch.setattr(Link, "_watch", lambda self, road, before, since: None)
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -215,4 +228,7 @@ MUTATIONS: Final = (
     Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
     Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
     Mutation("a unit before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
+    Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
+    Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
+    Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),
 )  # fmt: skip

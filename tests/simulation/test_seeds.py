@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pydownpour.sim import swarm
+from pydownpour.sim import checks, swarm
 from pydownpour.sim.plans import PLANS
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import World
@@ -50,6 +50,15 @@ def test_seeds(plan: str, first: int) -> None:
         assert not failures(world, seed, plan), failures(world, seed, plan)
         evidence += world.checks.is_evidence
     assert evidence >= BLOCK * EVIDENCE_MIN or PLANS[plan].is_doom
+
+
+@pytest.mark.parametrize("plan", ["swarm", "reset", "zombie", "pause"])
+def test_seeds_looked_at_after_every_moment(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "GLANCE_EVERY", 1)
+    monkeypatch.setattr(checks, "GLANCES_PER_STARE", 1)
+    for seed in range(FIRST, FIRST + 5):
+        world = swarm.world(seed, plan).run()
+        assert not failures(world, seed, plan), failures(world, seed, plan)
 
 
 @pytest.mark.parametrize("case", CORPUS, ids=lambda case: f"{case['faults']}-{case['seed']}")
