@@ -7,6 +7,7 @@ process that simulates them all: whoever runs one sets :data:`CURRENT` in its co
 from __future__ import annotations
 
 import abc
+import contextlib
 import contextvars
 import os
 import socket
@@ -57,13 +58,26 @@ class ThisProcess(Process):
             return 0
 
     def rss_peak_bytes(self) -> int:
-        """From getrusage."""
-        try:
-            import resource
-        except ImportError:
-            return 0
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        """From /proc, or from getrusage where there is none."""
+        return _peak_in_proc() or _peak_of_getrusage()
+
+
+def _peak_in_proc() -> int:
+    with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _peak_of_getrusage() -> int:
+    """On Linux it counts from the fork on, also after exec: a parent's memory is in it."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 _THIS = ThisProcess()
