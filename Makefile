@@ -96,6 +96,11 @@ sanitize: ## the pure crate's tests under AddressSanitizer, its store tests unde
 	cargo test --locked --package downpour --target $(HOST) --target-dir target/tsan \
 	--test 'store_*'
 
+.PHONY: seeds
+seeds: $(EXTENSION) ## simulated worlds under every fault plan, new ones: SEEDS=1000 FIRST=200
+	DOWNPOUR_SEEDS=$${SEEDS:-1000} DOWNPOUR_SEED_FIRST=$${FIRST:-200} \
+	$(PYTEST) -n $(JOBS) --dist worksteal tests/simulation/test_seeds.py -k test_seeds
+
 .PHONY: fuzz-short
 fuzz-short: $(EXTENSION) ## the property tests of both languages with many fresh random cases
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO_TEST)
