@@ -94,6 +94,9 @@ HEARTBEAT_S: Final = 0.5
 HEARTBEAT_TIMEOUT_S: Final = 1.5
 """A heartbeat that got no answer for so long is sent again at once, on another connection: one
 answer that is lost must not make its sender dead."""
+DEAF_S: Final = 1.0
+"""A coordinator that watches several roles and hears none of them for so long is cut off itself:
+two heartbeats of each."""
 SUSPECT_S: Final = 2.0
 """Silence that makes a role suspect: four heartbeats."""
 DEAD_S: Final = 3.0
@@ -161,6 +164,7 @@ assert PAYLOAD_SIZE_MAX >= FRAGMENT_SIZE
 assert STRIPE_LEN_MAX * 4 <= FRAGMENT_SIZE
 assert SUSPECT_S < DEAD_S < LEASE_S
 assert HEARTBEAT_S * 3 < SUSPECT_S
+assert HEARTBEAT_S * 2 <= DEAF_S < SUSPECT_S
 assert HEARTBEAT_S + HEARTBEAT_TIMEOUT_S + HEARTBEAT_S < DEAD_S
 assert IN_FLIGHT_SIZE_MAX >= CONNECTIONS_MAX // 8 * PAYLOAD_SIZE_MAX // 4
 assert STALL_S > 2 * SWEEP_S

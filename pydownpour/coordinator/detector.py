@@ -2,15 +2,17 @@
 
 Every role sends a heartbeat each ``limits.HEARTBEAT_S``; silent for ``SUSPECT_S`` it is suspect,
 for ``DEAD_S`` dead. Only the coordinator decides, and it must not decide when the silence is its
-own (ray#28562: an overloaded head node declared live nodes dead). Two guards:
+own (ray#28562: an overloaded head node declared live nodes dead). Three guards:
 
 1. A sweep that comes late by ``STALL_S`` says that this process stood still. Everybody's clock is
    moved on by the gap (``forgive``): this works for any number of roles.
-2. If more than half of all watched roles, and at least two, are silent at once, nothing is
+2. If none of several roles is heard for ``DEAF_S``, the clocks of all stand still until one is:
+   a role that was silent before must not be called dead for a time in which nobody could be heard.
+3. If more than half of all watched roles, and at least two, are silent at once, nothing is
    changed and the coordinator names itself the suspect. The lone death of a replica in a job with
    a shard is at most half of the roles, so the smallest job still notices it within ``DEAD_S``.
-   The guard ends after ``MASS_SILENCE_S``: when half a cluster really is gone, that must show in
-   the end. Until then nothing is lost by waiting: leases run out by themselves, and a replica
+   Both guards end after ``MASS_SILENCE_S``: when a cluster really is gone, that must show in the
+   end. Until then nothing is lost by waiting: leases run out by themselves, and a replica
    that comes back as a new incarnation gives its old units back at once. When a doubt ends, those
    still silent start anew: roles return from the coordinator's outage one after the other, and
    the last of them must not be called dead for a time in which nobody could be heard.
@@ -58,14 +60,21 @@ class Detector:
         suspect_s: float = limits.SUSPECT_S,
         dead_s: float = limits.DEAD_S,
         mass_silence_s: float = limits.MASS_SILENCE_S,
+        deaf_s: float = limits.DEAF_S,
     ) -> None:
         self._suspect_s, self._dead_s, self._mass_silence_s = suspect_s, dead_s, mass_silence_s
+        self._deaf_s = deaf_s
         self._seen: dict[Watched, float] = {}
         self._suspects: set[Watched] = set()
         self._doubt_since: float | None = None
+        self._heard_at = 0.0
+        """The last sign of life of anybody."""
 
     def seen(self, who: Watched, now: float) -> bool:
         """A sign of life. True if the role was suspect or not watched before."""
+        if self._is_deaf(now):
+            self.forgive(now - self._heard_at, now)
+        self._heard_at = now
         news = who in self._suspects or who not in self._seen
         self._suspects.discard(who)
         self._seen[who] = now
@@ -80,18 +89,27 @@ class Detector:
         """This process stood still for ``gap`` seconds: nobody could be heard."""
         for who, at in self._seen.items():
             self._seen[who] = min(at + gap, now)
+        self._heard_at = min(self._heard_at + gap, now)
+
+    def _is_deaf(self, now: float) -> bool:
+        return len(self._seen) > 1 and now - self._heard_at > self._deaf_s
 
     def judge(self, now: float) -> Verdict:
-        """Who became suspect or dead, unless so many did at once that we doubt ourselves."""
+        """Who became suspect or dead, unless so many are silent at once that we doubt ourselves."""
         silent = [who for who, at in self._seen.items() if now - at >= self._suspect_s]
-        if len(silent) >= 2 and 2 * len(silent) > len(self._seen):
+        is_deaf = self._is_deaf(now)
+        if is_deaf or (len(silent) >= 2 and 2 * len(silent) > len(self._seen)):
             if self._doubt_since is None:
                 self._doubt_since = now
             if now - self._doubt_since < self._mass_silence_s:
+                what = (
+                    f"none of {len(self._seen)} roles was heard for {now - self._heard_at:.1f} s"
+                    if is_deaf
+                    else f"{len(silent)} of {len(self._seen)} roles fell silent at once"
+                )
                 return Verdict(
-                    reason=f"{len(silent)} of {len(self._seen)} roles fell silent at once: more "
-                    "likely the coordinator itself is overloaded or cut off, so nothing is "
-                    f"changed for {self._mass_silence_s:g} s"
+                    reason=f"{what}: more likely the coordinator itself is overloaded or cut off, "
+                    f"so nothing is changed for {self._mass_silence_s:g} s"
                 )
         elif self._doubt_since is not None:
             self._doubt_since = None

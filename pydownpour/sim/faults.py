@@ -134,7 +134,8 @@ async def forget(storm: Storm, host: Host, seconds: float) -> None:
     """A router forgets connections of the host, one or all: nothing passes, and nobody is told."""
     actor = storm.actor(host)
     mine = list(actor.transports) if actor is not None else []
-    if not mine or storm.allowed([host], limits.HEARTBEAT_TIMEOUT_S) is None:
+    noticed_s = limits.HEARTBEAT_S + limits.HEARTBEAT_TIMEOUT_S
+    if not mine or storm.allowed([host], 0.0, recovery_s=noticed_s) is None:
         return
     storm.struck("forget", host)
     for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:

@@ -108,8 +108,12 @@ class Storm:
         """The process that runs on a host."""
         return self.world.processes.live.get(host.name)
 
-    def allowed(self, hosts: Iterable[Host], seconds: float) -> float | None:
+    def allowed(
+        self, hosts: Iterable[Host], seconds: float, *, recovery_s: float = 0.0
+    ) -> float | None:
         """How long a fault of these hosts may last; None: not now. See "The spine" above.
+
+        After it the spine has so many seconds to recover, and then its rest.
 
         A coordinator may be cut off for longer where it can tell that from a death, because all of
         several roles fall silent.
@@ -121,7 +125,7 @@ class Storm:
             return None
         if "shards" in roles or self.world.settings.shards < 2:
             seconds = min(seconds, SPINE_FAULT_S_MAX)
-        self._spine_free_at = self.world.loop.now + seconds + REST_S
+        self._spine_free_at = self.world.loop.now + seconds + recovery_s + REST_S
         return seconds
 
     @property

@@ -6,12 +6,21 @@ import pytest
 
 from pydownpour.coordinator.detector import Detector, Role, Watched
 
+BEAT_S = 0.5
+
 
 def detector(*watched: Watched, now: float = 0.0) -> Detector:
-    made = Detector(suspect_s=2.0, dead_s=3.0, mass_silence_s=60.0)
+    made = Detector(suspect_s=2.0, dead_s=3.0, mass_silence_s=60.0, deaf_s=1.0)
     for who in watched:
         made.seen(who, now)
     return made
+
+
+def beat(made: Detector, *whom: Watched, since: float, until: float) -> None:
+    """Each sends a heartbeat every half second, the last one at ``until``."""
+    for step in range(int((until - since) / BEAT_S), -1, -1):
+        for who in whom:
+            made.seen(who, until - step * BEAT_S)
 
 
 def replicas(*ids: int) -> list[Watched]:
@@ -24,24 +33,20 @@ def states(made: Detector, now: float) -> list[tuple[Role, int, str]]:
 
 def test_silence_makes_suspect_then_dead_and_says_how_long() -> None:
     made = detector(*replicas(1, 2, 3))
-    for now in (1.9, 2.0, 3.0):
-        made.seen(("replica", 2), now)
-        made.seen(("replica", 3), now)
-        if now == 1.9:
-            assert states(made, now) == []
-        elif now == 2.0:
-            assert states(made, now) == [("replica", 1, "suspect")]
-            assert states(made, now) == [], "said once"
-        else:
-            (change,) = made.judge(now).changes
-            assert change.state == "dead"
-            assert change.reason == "no sign of life for 3.0 s, the limit is 3 s"
+    beat(made, *replicas(2, 3), since=0.0, until=1.9)
+    assert states(made, 1.9) == []
+    assert states(made, 2.0) == [("replica", 1, "suspect")]
+    assert states(made, 2.0) == [], "said once"
+    beat(made, *replicas(2, 3), since=1.9, until=3.0)
+    (change,) = made.judge(3.0).changes
+    assert change.state == "dead"
+    assert change.reason == "no sign of life for 3.0 s, the limit is 3 s"
 
 
 def test_a_suspect_that_speaks_is_live_again() -> None:
     made = detector(*replicas(1, 2))
-    made.seen(("replica", 2), 2.0)
-    states(made, 2.0)
+    beat(made, ("replica", 2), since=0.0, until=2.0)
+    assert states(made, 2.0) == [("replica", 1, "suspect")]
     assert made.seen(("replica", 1), 2.5)
     assert states(made, 3.0) == []
 
@@ -49,15 +54,13 @@ def test_a_suspect_that_speaks_is_live_again() -> None:
 @pytest.mark.parametrize("others", [[("shard", 0)], [("shard", 0), ("replica", 2)], []])
 def test_a_lone_death_is_noticed_in_the_smallest_jobs(others: list[Watched]) -> None:
     made = detector(("replica", 1), *others)
-    for who in others:
-        made.seen(who, 3.0)
+    beat(made, *others, since=0.0, until=3.0)
     assert states(made, 3.0) == [("replica", 1, "dead")]
 
 
 def test_when_more_than_half_fall_silent_nothing_changes_and_it_says_so() -> None:
     made = detector(*replicas(1, 2, 3, 4), ("shard", 0))
-    for who in (("replica", 4), ("shard", 0)):
-        made.seen(who, 3.0)
+    beat(made, ("replica", 4), ("shard", 0), since=0.0, until=3.0)
     verdict = made.judge(3.0)
     assert verdict.changes == ()
     assert "3 of 5 roles fell silent at once" in verdict.reason
@@ -66,8 +69,7 @@ def test_when_more_than_half_fall_silent_nothing_changes_and_it_says_so() -> Non
 
 def test_exactly_half_is_believed() -> None:
     made = detector(*replicas(1, 2, 3, 4))
-    for number in (3, 4):
-        made.seen(("replica", number), 3.0)
+    beat(made, *replicas(3, 4), since=0.0, until=3.0)
     assert states(made, 3.0) == [("replica", 1, "dead"), ("replica", 2, "dead")]
 
 
@@ -88,11 +90,25 @@ def test_who_is_last_to_return_from_the_coordinators_outage_has_its_time_anew() 
     made.seen(("replica", 1), 5.1)
     made.seen(("replica", 2), 5.1)
     assert states(made, 5.25) == [], "the shard was silent for as long as nobody could be heard"
-    for now in (7.0, 8.0):
-        made.seen(("replica", 1), now)
-        made.seen(("replica", 2), now)
+    beat(made, *replicas(1, 2), since=5.1, until=7.5)
     assert states(made, 7.5) == [("shard", 0, "suspect")]
+    beat(made, *replicas(1, 2), since=7.5, until=8.25)
     assert states(made, 8.25) == [("shard", 0, "dead")]
+
+
+def test_silence_does_not_count_while_nobody_can_be_heard() -> None:
+    made = detector(*replicas(1, 2, 3), ("shard", 0))
+    beat(made, *replicas(1, 2, 3), since=0.0, until=1.5)  # the shard's last beats got lost, and
+    assert states(made, 1.75) == []  # while it tries again the coordinator is cut off
+    assert "none of 4 roles was heard for 2.0 s" in made.judge(3.5).reason
+    beat(made, *replicas(1, 2), since=3.9, until=4.0)
+    assert states(made, 4.0) == [], "without the gap it was silent for 1.5 s"
+    beat(made, *replicas(1, 2, 3), since=4.0, until=7.0)
+    assert states(made, 7.0) == [("shard", 0, "dead")], "but not for ever"
+
+
+def test_a_single_role_has_nobody_to_vouch_for_it() -> None:
+    assert states(detector(("shard", 0)), 3.0) == [("shard", 0, "dead")]
 
 
 def test_the_coordinators_own_stall_is_nobodys_fault() -> None:
@@ -100,14 +116,16 @@ def test_the_coordinators_own_stall_is_nobodys_fault() -> None:
     made.seen(("shard", 0), 11.0)  # already heard after the gap
     made.forgive(10.0, 11.0)
     assert states(made, 11.5) == []
-    made.seen(("shard", 0), 13.0)
-    assert states(made, 13.0) == [("replica", 1, "dead")]
+    beat(made, ("shard", 0), since=11.0, until=13.5)
+    assert states(made, 13.5) == [("replica", 1, "suspect")]
+    beat(made, ("shard", 0), since=13.5, until=14.0)
+    assert states(made, 14.0) == [("replica", 1, "dead")]
 
 
 def test_forgiving_never_credits_the_future() -> None:
     made = detector(("replica", 1), ("shard", 0), now=11.0)
     made.forgive(10.0, 11.0)
-    made.seen(("shard", 0), 14.0)
+    beat(made, ("shard", 0), since=11.0, until=14.0)
     assert states(made, 14.0) == [("replica", 1, "dead")]
 
 
