@@ -20,13 +20,15 @@ from pydownpour.sim.plans import plan
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import Settings, World
 
-WORK_S: Final = 2.5
+WORK_S: Final = 2.0
 """Virtual seconds the work of a world takes: most of a storm."""
 LONG_WORK_S: Final = 1.5 * limits.LEASE_S
 """In some worlds of a drawn plan: long enough for a lease to run out while its holder is away."""
 EVENTS_MAX: Final = 1_000_000
 """A hundred times what a world needs: more is a livelock."""
 VIRTUAL_S_MAX: Final = 600.0
+RARE_ASKS: Final = ("LEASE_RETRY_S", 0.5)
+"""In every world: replicas that wait for work ask less often, or asking is most of what happens."""
 SMALL_LIMITS: Final = (
     ("FRAGMENT_SIZE", limits.KIB),
     ("ACK_EVERY_FRAGMENTS", 2),
@@ -73,7 +75,7 @@ def world(seed: int, name: str, trace: Trace | None = None) -> World:
         ),
         proxied=rng.choice((0.0, 0.0, 0.0, 0.5)),
         compute=ComputeModel(base_s=work_s * replicas / pushes, jitter=0.5),
-        limits=tuple(small for small in SMALL_LIMITS if rng.random() < 0.6),
+        limits=(RARE_ASKS, *(small for small in SMALL_LIMITS if rng.random() < 0.6)),
         events_max=EVENTS_MAX,
         virtual_s_max=VIRTUAL_S_MAX,
     )

@@ -78,7 +78,7 @@ class Settings:
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
     proxied: float = 0.0
     ghost: bool = False
-    limits: tuple[tuple[str, int], ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()
     events_max: int = 200_000_000
     virtual_s_max: float = 1e6
 
@@ -445,7 +445,7 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _limits_set(values: tuple[tuple[str, int], ...]) -> Iterator[None]:
+def _limits_set(values: tuple[tuple[str, float], ...]) -> Iterator[None]:
     """Other limits for a while."""
     before = [(name, getattr(limits, name)) for name, _ in values]
     for name, value in values:
