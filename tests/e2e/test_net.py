@@ -207,8 +207,11 @@ async def test_a_broken_rule_ends_only_that_stream(client: Client, poison: bytes
     await client.upgrade("/v1/stream", {}, good)
     bad.write(poison)
     await bad.wait_closed()
+    assert not bad.is_open
     good.write(b"still here")
     await good.news.wait()
+    assert good.is_open
+    assert bytes(good.heard) == b"still here"
     good.close()
     await good.wait_closed()
 
@@ -279,7 +282,10 @@ def test_a_public_address_needs_token_and_tls(access: Access, lacks: str) -> Non
 
 
 def test_insecure_must_be_spelt_out() -> None:
-    make_server(Access(insecure=True), Bind("0.0.0.0"))
+    with pytest.raises(ConfigError, match="--insecure"):
+        make_server(Access(), Bind("0.0.0.0"))
+    server = make_server(Access(insecure=True), Bind("0.0.0.0"))
+    assert isinstance(server, Server)
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,8 @@ async def test_children_of_a_killed_engine_do_not_outlive_it(stage: Stage) -> No
     engine.kill()
     await engine.wait()
     await stage.until(lambda: not any(_alive(pid) for pid in stage.pids()))
+    assert [pid for pid in stage.pids() if _alive(pid)] == []
+    assert len(stage.pids()) == 3, "and nobody started another"
 
 
 async def test_a_child_ends_when_its_standard_input_does(stage: Stage) -> None:

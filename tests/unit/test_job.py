@@ -103,10 +103,10 @@ def test_decorators_return_the_function_unchanged() -> None:
     job = make_job()
 
     async def train(replica: object) -> None:
-        raise NotImplementedError
+        """Never called."""
 
     def accuracy(parameters: object) -> float:
-        raise NotImplementedError
+        return 0.0
 
     assert job.replica(train) is train
     assert job.evaluate(accuracy) is accuracy
