@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE_LEN_MAX = 100
-FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 """Without the docstring: what must fit on a screen is the code."""
 
@@ -81,11 +80,6 @@ def test_line_length(path: Path) -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > LINE_LEN_MAX
     ] == []
-
-
-@each(CODE)
-def test_file_length(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX, "split it by what it is about"
 
 
 @each(PYTHON)
