@@ -79,10 +79,17 @@ class Work:
                 raise ConfigError(f"Work: {field}={value!r} must be a whole number")
             if value < least:
                 raise ConfigError(f"Work: {field}={value!r} must be at least {least}")
+            if value > limits.COUNT_MAX:
+                raise ConfigError(f"Work: {field}={value!r} must be at most 2**53 (COUNT_MAX)")
         if self.units > limits.UNITS_MAX:
             raise ConfigError(
                 f"Work: {self.len} samples in units of {self.unit} are {self.units} units a pass, "
                 f"the limit is {limits.UNITS_MAX} (UNITS_MAX); use a larger unit"
+            )
+        if self.samples > limits.COUNT_MAX:
+            raise ConfigError(
+                f"Work: {self.passes} passes over {self.len} samples are more than 2**53 "
+                "(COUNT_MAX); declare fewer passes"
             )
 
     @property

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from pydownpour import limits
 from pydownpour.errors import ConfigError, LayoutMismatch, UnsupportedArray
+from pydownpour.fields import ArrayName, Count, Label, Shape, Url, Word
 
 Flat: TypeAlias = NDArray[np.float32]
 """All elements of a layout (or of one shard), one-dimensional and contiguous."""
@@ -51,18 +52,18 @@ _WHY_NOT = {
 class ArrayEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One named array, in the form messages carry it."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: ArrayName
+    shape: Shape
+    dtype: Label
 
 
 class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One shard of the map: it owns elements [start, start + len) of the layout."""
 
-    index: int
-    url: str
-    start: int
-    len: int
+    index: Word
+    url: Url
+    start: Count
+    len: Count
 
 
 @final
@@ -131,7 +132,12 @@ class Layout:
                 )
             if entry.dtype not in DTYPE_CODES:
                 raise UnsupportedArray(f"parameter {entry.name!r} has dtype {entry.dtype}")
-            if any(extent < 0 for extent in entry.shape):
+            if len(entry.name) > limits.ARRAY_NAME_LEN_MAX:
+                raise ConfigError(
+                    f"parameter {entry.name[:40]!r}... has a name of {len(entry.name)} characters, "
+                    f"the limit is {limits.ARRAY_NAME_LEN_MAX} (ARRAY_NAME_LEN_MAX)"
+                )
+            if len(entry.shape) > limits.ARRAY_RANK_MAX or any(e < 0 for e in entry.shape):
                 raise ConfigError(f"parameter {entry.name!r} has shape {list(entry.shape)}")
         if not listed:
             raise ConfigError("parameters is empty: there is nothing to train")
@@ -147,6 +153,11 @@ class Layout:
             specs.append(ArraySpec(entry.name, tuple(entry.shape), entry.dtype, start, length))
             digest.update(f"{len(entry.name)}:{entry.name} {entry.dtype} {entry.shape}\n".encode())
             start += length
+            if start > limits.LAYOUT_LEN_MAX:
+                raise ConfigError(
+                    f"the parameters up to {specs[-1].describe()} have more elements than "
+                    f"{limits.LAYOUT_LEN_MAX} (LAYOUT_LEN_MAX)"
+                )
         names = [spec.name for spec in specs]
         if len(set(names)) != len(names):
             raise ConfigError("two parameters have the same name")
@@ -276,6 +287,8 @@ def partition(length: int, shards: int, *, stripe_len: int | None = None) -> Par
     """
     if shards < 1:
         raise ConfigError(f"shards={shards} must be at least 1")
+    if shards > limits.SHARDS_MAX:
+        raise ConfigError(f"shards={shards} must be at most {limits.SHARDS_MAX} (SHARDS_MAX)")
     if stripe_len is None:
         stripe_len = limits.STRIPE_LEN_MAX
         wanted = shards * limits.STRIPES_PER_SHARD_WANTED

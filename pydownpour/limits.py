@@ -50,6 +50,32 @@ HTTP_HEADER_COUNT_MAX: Final = 64
 POST_FRAMES_SIZE_MAX: Final = 64 * MIB
 """Bytes of one POST /v1/push body; a longer push is sent as several."""
 
+# -- the fields of messages ------------------------------------------------------------------------
+COUNT_MAX: Final = 2**53
+"""Any number that counts things or bytes: what every JSON reader has exactly."""
+SECONDS_MAX: Final = 1e9
+"""Any duration: thirty years."""
+LABEL_LEN_MAX: Final = 255
+"""Characters of a host, a version, a digest, a metric's name: the longest host name there is."""
+URL_LEN_MAX: Final = 4096
+"""Characters of a URL or a path: the longest path there is."""
+WORDS_LEN_MAX: Final = 4096
+"""Characters of a reason in words: a few paragraphs, and many of them still fit in memory."""
+ARRAY_NAME_LEN_MAX: Final = 1024
+"""Characters of a parameter's name: deep module paths have about a hundred."""
+ARRAY_RANK_MAX: Final = 64
+"""Dimensions of an array: numpy's own limit."""
+LAYOUT_LEN_MAX: Final = 2**48
+"""Elements of all parameters: a petabyte of float32, and byte counts stay below COUNT_MAX."""
+SETTINGS_MAX: Final = 64
+"""Settings of a policy, parts of an optimizer, rows of a memory account: ours have up to ten."""
+METRICS_MAX: Final = 256
+"""Numbers one evaluation may return: each is a column of the report and a line of the display."""
+SHARDS_MAX: Final = 4096
+"""Shards of one job: the map of them travels in every join."""
+LEASES_TOLD_MAX: Final = 1024
+"""Leases and finished units in one message: a replica of ours has a handful."""
+
 # -- connections and memory ------------------------------------------------------------------------
 CONNECTIONS_MAX: Final = 1024
 """Open connections of one server: the usual soft limit on open files."""

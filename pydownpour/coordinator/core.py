@@ -28,6 +28,7 @@ from pydownpour.coordinator.progress import Progress
 from pydownpour.coordinator.slots import Slot, Slots
 from pydownpour.coordinator.units import Lease
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, JobFailed, NotReady
+from pydownpour.fields import clip
 from pydownpour.layout import partition
 from pydownpour.wire.messages import (
     Complete,
@@ -264,7 +265,7 @@ class Core:
         wait_s = max(limits.LEASE_RETRY_S, len(self.members.present) / limits.LEASE_ASKS_PER_S_MAX)
         gate = self.job.policy.may_lease(message.replica, self.members.present, ledger.samples_done)
         if gate:
-            return LeaseAnswer(wait_s=wait_s, reason=gate)
+            return LeaseAnswer(wait_s=wait_s, reason=clip(gate))
         lending = ledger.lease(
             message.replica, message.incarnation, message.count, now, held=message.held
         )
@@ -410,7 +411,7 @@ class Core:
         if self.is_over:
             return
         self.progress.end(now)
-        self.state, self._why = "evaluating", reason
+        self.state, self._why = "evaluating", clip(reason)
         self.note_event(now, "end of work", reason=reason)
 
     def fail(self, reason: str, now: float) -> None:
@@ -418,7 +419,7 @@ class Core:
         if self.state in ("done", "failed"):
             return
         self.progress.end(now)
-        self.state, self._why = "failed", reason
+        self.state, self._why = "failed", clip(reason)
         self.note_event(now, "failure", reason=reason)
 
     def conclude(self, now: float) -> None:
@@ -453,7 +454,7 @@ class Core:
             words = [f"waiting for a replica to join{expected}"]
         else:
             words = [self._quiet(now)]
-        return "; ".join(filter(None, [*words, *self.notes.values()]))
+        return clip("; ".join(filter(None, [*words, *self.notes.values()])))
 
     def _quiet(self, now: float) -> str:
         if self.members.present and now - self._replica_seen < limits.QUIET_S:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, final
 
+from pydownpour import limits
 from pydownpour.coordinator.core import Core
 from pydownpour.errors import DownpourError
 from pydownpour.layout import Flat
@@ -124,11 +125,21 @@ def metrics_of(result: Any) -> tuple[dict[str, float], list[str]]:
         TypeError: neither a number nor a mapping from names to numbers.
     """
     named = result if isinstance(result, Mapping) else {"accuracy": result}
+    if len(named) > limits.METRICS_MAX:
+        raise TypeError(
+            f"evaluate returned {len(named)} numbers, the limit is {limits.METRICS_MAX} "
+            "(METRICS_MAX)"
+        )
     metrics: dict[str, float] = {}
     dropped: list[str] = []
     for name, value in named.items():
         if not isinstance(name, str) or isinstance(value, str | bytes | bytearray):
             raise TypeError(f"evaluate returned {name!r}: {value!r}; names and numbers are needed")
+        if len(name) > limits.LABEL_LEN_MAX:
+            raise TypeError(
+                f"evaluate returned a name of {len(name)} characters, the limit is "
+                f"{limits.LABEL_LEN_MAX} (LABEL_LEN_MAX)"
+            )
         try:
             number = float(value)
         except (TypeError, ValueError) as error:

@@ -7,6 +7,8 @@ no asyncio, clock, random or I/O.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydownpour.policy.base import Actions, Admission, Policy, PushInfo
 from pydownpour.policy.downpour import Downpour
 
@@ -16,7 +18,7 @@ POLICIES: dict[str, type[Policy]] = {"downpour": Downpour}
 __all__ = ["POLICIES", "Actions", "Admission", "Downpour", "Policy", "PushInfo", "from_wire"]
 
 
-def from_wire(settings: dict[str, object]) -> Policy:
+def from_wire(settings: Mapping[str, object]) -> Policy:
     """The policy that ``Policy.to_wire`` described.
 
     Raises:

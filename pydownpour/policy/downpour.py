@@ -30,6 +30,7 @@ import dataclasses
 import math
 from typing import ClassVar, final
 
+from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.policy.base import Actions, Admission, Policy, PushInfo
 
@@ -66,10 +67,13 @@ class Downpour(Policy):
 
     def __post_init__(self) -> None:
         for field in ("push_every", "fetch_every", "in_flight"):
-            if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
-                raise ConfigError(f"{field}={getattr(self, field)!r} must be a whole number >= 1")
-        if not isinstance(self.warm_start, int) or self.warm_start < 0:
-            raise ConfigError(f"warm_start={self.warm_start!r} must be a number of samples >= 0")
+            value = getattr(self, field)
+            if not isinstance(value, int) or not 1 <= value <= limits.COUNT_MAX:
+                raise ConfigError(f"{field}={value!r} must be a whole number from 1 to 2**53")
+        if not isinstance(self.warm_start, int) or not 0 <= self.warm_start <= limits.COUNT_MAX:
+            raise ConfigError(
+                f"warm_start={self.warm_start!r} must be a number of samples from 0 to 2**53"
+            )
         if self.local_rate is not None and not (
             math.isfinite(self.local_rate) and self.local_rate >= 0
         ):

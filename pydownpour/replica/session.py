@@ -29,6 +29,7 @@ from pydownpour.errors import (
     NotReady,
     TransportError,
 )
+from pydownpour.fields import clip
 from pydownpour.layout import Flat, Layout
 from pydownpour.net import process
 from pydownpour.net.access import Access
@@ -163,7 +164,7 @@ class Session:
     def waiting_for(self) -> str:
         """Whom we wait for, in words; "" if nobody."""
         late = [link.describe() for link in self.links if link.queue or link.fetch_wanted]
-        return ", ".join(late)
+        return clip(", ".join(late))
 
     # -- fetches ---------------------------------------------------------------------------------
 

@@ -18,16 +18,31 @@
     /v1/stats             GET        coordinator  shard        -> ShardStats
 
 Every answer that is not 2xx is a ``Problem``: a code, words, and whether to try again.
-Unknown fields are ignored, so that a newer peer may say more.
+Unknown fields are ignored, so that a newer peer may say more. Every field has a bound, in its type
+(``pydownpour.fields``).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from pydownpour import limits
 from pydownpour.errors import RemoteProtocolError
+from pydownpour.fields import (
+    Count,
+    Finite,
+    Label,
+    Parts,
+    Seconds,
+    Settings,
+    Url,
+    Word,
+    Words,
+    clip,
+)
 from pydownpour.layout import ArrayEntry as ArrayEntry
 from pydownpour.layout import ShardEntry as ShardEntry
 
@@ -44,6 +59,11 @@ HEADER_EPOCH: Final = "X-Downpour-Epoch"
 HEADER_FINGERPRINT: Final = "X-Downpour-Fingerprint"
 """What a stream, push or fetch request says of itself."""
 
+Arrays: TypeAlias = Annotated[list[ArrayEntry], Meta(max_length=limits.LAYOUT_ARRAYS_MAX)]
+Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MAX)]
+Labels: TypeAlias = Annotated[list[Label], Meta(max_length=limits.SETTINGS_MAX)]
+Histogram: TypeAlias = Annotated[dict[Count, Count], Meta(max_length=2**18)]
+
 JobState = Literal["waiting", "running", "evaluating", "done", "failed"]
 
 
@@ -54,117 +74,117 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 class Problem(Message, frozen=True, kw_only=True):
     """Why a request was not served. ``code`` is a stable slug, ``message`` is for people."""
 
-    code: str
+    code: Label
     """unauthorized, mismatch, protocol, fenced, busy, waiting, unknown, invalid, limit, ended."""
-    message: str
-    retry_after_s: float | None = None
+    message: Words
+    retry_after_s: Seconds | None = None
 
 
 class WorkEntry(Message, frozen=True, kw_only=True):
     """What ``Work`` the job declared."""
 
-    len: int
-    unit: int
-    passes: int
+    len: Count
+    unit: Count
+    passes: Count
     shuffle: bool
-    seed: int
+    seed: Count
 
 
 class Join(Message, frozen=True, kw_only=True):
     """A replica asks to take part. No arrays and no fingerprint: it takes the job's layout."""
 
-    arrays: list[ArrayEntry]
-    fingerprint: str
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL
-    version: str = ""
-    host: str = ""
-    pid: int = 0
-    name: str = ""
-    replica: int = 0
+    arrays: Arrays
+    fingerprint: Label
+    protocol_min: Word = PROTOCOL_MIN
+    protocol_max: Word = PROTOCOL
+    version: Label = ""
+    host: Label = ""
+    pid: Word = 0
+    name: Label = ""
+    replica: Word = 0
     """An id it had before (a supervised restart): same id, next incarnation. 0: a new one."""
-    nonce: str = ""
+    nonce: Label = ""
     """Random per process: a join whose answer was lost is asked again without a new incarnation."""
-    wire_dtypes: list[str] = []
-    codecs: list[str] = []
+    wire_dtypes: Labels = []
+    codecs: Labels = []
 
 
 class Joined(Message, frozen=True, kw_only=True):
     """The coordinator takes a replica in."""
 
-    replica: int
-    incarnation: int
-    epoch: int
-    protocol: int
-    stripe_len: int
-    fragment_len: int
-    shards: list[ShardEntry]
-    arrays: list[ArrayEntry]
+    replica: Word
+    incarnation: Word
+    epoch: Word
+    protocol: Word
+    stripe_len: Count
+    fragment_len: Count
+    shards: Shards
+    arrays: Arrays
     """The job's layout."""
-    policy: dict[str, Any]
-    optimizer: list[tuple[str, dict[str, float]]]
+    policy: Settings
+    optimizer: Parts
     work: WorkEntry | None
-    wire_dtype: str
-    heartbeat_s: float
-    lease_s: float
-    job: str
+    wire_dtype: Label
+    heartbeat_s: Seconds
+    lease_s: Seconds
+    job: Label
 
 
 class ShardHello(Message, frozen=True, kw_only=True):
     """A shard process offers itself."""
 
-    url: str
-    host: str = ""
-    pid: int = 0
-    index: int | None = None
+    url: Url
+    host: Label = ""
+    pid: Word = 0
+    index: Word | None = None
     """Wanted place, or any."""
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL
-    version: str = ""
-    nonce: str = ""
+    protocol_min: Word = PROTOCOL_MIN
+    protocol_max: Word = PROTOCOL
+    version: Label = ""
+    nonce: Label = ""
 
 
 class ShardAssigned(Message, frozen=True, kw_only=True):
     """Its place: which elements it owns and what it does with gradients."""
 
-    index: int
-    shards: int
-    epoch: int
-    start: int
-    len: int
-    stripe_len: int
-    fragment_len: int
-    fingerprint: str
-    optimizer: list[tuple[str, dict[str, float]]]
-    policy: dict[str, Any]
-    heartbeat_s: float
-    job: str
+    index: Word
+    shards: Word
+    epoch: Word
+    start: Count
+    len: Count
+    stripe_len: Count
+    fragment_len: Count
+    fingerprint: Label
+    optimizer: Parts
+    policy: Settings
+    heartbeat_s: Seconds
+    job: Label
 
 
 class ReplicaStats(Message, frozen=True, kw_only=True):
     """What a replica counts; totals since its process started."""
 
-    steps: int = 0
-    samples: int = 0
-    units: int = 0
-    pushes_sent: int = 0
-    pushes_acked: int = 0
-    pushes_refused: int = 0
-    gradients_dropped: int = 0
+    steps: Count = 0
+    samples: Count = 0
+    units: Count = 0
+    pushes_sent: Count = 0
+    pushes_acked: Count = 0
+    pushes_refused: Count = 0
+    gradients_dropped: Count = 0
     """Steps whose gradient held NaN or Inf: never pushed."""
-    records_duplicate: int = 0
-    fetches: int = 0
-    reconnects: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    loss: float | None = None
+    records_duplicate: Count = 0
+    fetches: Count = 0
+    reconnects: Count = 0
+    bytes_sent: Count = 0
+    bytes_received: Count = 0
+    loss: Finite | None = None
     """Mean of the last reported losses."""
-    staleness: dict[int, int] = {}
+    staleness: Histogram = {}
     """Staleness -> acknowledged pushes with it (the largest over shards and fragments)."""
-    wait_s: float = 0.0
+    wait_s: Seconds = 0.0
     """Seconds step() waited for the network, in all."""
-    waiting_for: str = ""
-    rss_bytes: int = 0
+    waiting_for: Words = ""
+    rss_bytes: Count = 0
     fallback: bool = False
     """True when a proxy refused Upgrade and pushes travel as POST."""
 
@@ -172,53 +192,53 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
 class ShardStats(Message, frozen=True, kw_only=True):
     """What a shard counts; totals since its process started."""
 
-    index: int = 0
+    index: Word = 0
     ready: bool = False
-    lsn: int = 0
-    pushes: int = 0
-    pushes_duplicate: int = 0
-    pushes_refused: int = 0
-    records_duplicate: int = 0
-    records_refused: int = 0
-    refused_by_replica: dict[int, int] = {}
-    fetches: int = 0
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    streams: int = 0
-    staleness: dict[int, int] = {}
-    memory: dict[str, int] = {}
-    rss_bytes: int = 0
-    rss_peak_bytes: int = 0
+    lsn: Count = 0
+    pushes: Count = 0
+    pushes_duplicate: Count = 0
+    pushes_refused: Count = 0
+    records_duplicate: Count = 0
+    records_refused: Count = 0
+    refused_by_replica: Histogram = {}
+    fetches: Count = 0
+    bytes_received: Count = 0
+    bytes_sent: Count = 0
+    streams: Count = 0
+    staleness: Histogram = {}
+    memory: Annotated[dict[Label, Count], Meta(max_length=limits.SETTINGS_MAX)] = {}
+    rss_bytes: Count = 0
+    rss_peak_bytes: Count = 0
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
     """I live, and these are my counts."""
 
     role: Literal["replica", "shard"]
-    id: int
+    id: Word
     """Replica id or shard index."""
-    incarnation: int = 0
-    epoch: int = 0
+    incarnation: Word = 0
+    epoch: Word = 0
     replica: ReplicaStats | None = None
     shard: ShardStats | None = None
-    rss_peak_bytes: int = 0
+    rss_peak_bytes: Count = 0
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """How the job stands. On done or failed the role ends; on fenced it must not push again."""
 
     state: JobState
-    reason: str = ""
+    reason: Words = ""
     fenced: bool = False
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True):
     """Give me up to ``count`` units."""
 
-    replica: int
-    incarnation: int
-    count: int = 1
-    held: list[int] | None = None
+    replica: Word
+    incarnation: Word
+    count: Word = 1
+    held: Annotated[list[Count], Meta(max_length=limits.LEASES_TOLD_MAX)] | None = None
     """Leases the replica knows of. Others given to it are offered again: their answer was lost.
     None: not told, nothing is offered again."""
 
@@ -226,89 +246,89 @@ class LeaseRequest(Message, frozen=True, kw_only=True):
 class UnitEntry(Message, frozen=True, kw_only=True):
     """One leased unit: elements [start, stop) of pass ``number``'s order."""
 
-    number: int
+    number: Count
     """The pass, from 0."""
-    unit: int
-    start: int
-    stop: int
-    lease: int
+    unit: Count
+    start: Count
+    stop: Count
+    lease: Count
 
 
 class LeaseAnswer(Message, frozen=True, kw_only=True):
     """Units, or none: then wait (and for whom), unless done."""
 
-    units: list[UnitEntry] = []
+    units: Annotated[list[UnitEntry], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
     done: bool = False
-    wait_s: float = 0.0
-    reason: str = ""
+    wait_s: Seconds = 0.0
+    reason: Words = ""
 
 
 class Completion(Message, frozen=True, kw_only=True):
     """One finished unit; recorded once, whoever else also computed it."""
 
-    number: int
-    unit: int
-    lease: int
-    samples: int
-    loss: float | None = None
-    seconds: float = 0.0
+    number: Count
+    unit: Count
+    lease: Count
+    samples: Count
+    loss: Finite | None = None
+    seconds: Seconds = 0.0
 
 
 class Complete(Message, frozen=True, kw_only=True):
     """Units this replica finished: their gradients are acknowledged."""
 
-    replica: int
-    incarnation: int
-    units: list[Completion]
+    replica: Word
+    incarnation: Word
+    units: Annotated[list[Completion], Meta(max_length=limits.LEASES_TOLD_MAX)]
 
 
 class CompleteAnswer(Message, frozen=True, kw_only=True):
     """True for each unit whose completion counted, False where another's already did."""
 
-    counted: list[bool]
+    counted: Annotated[list[bool], Meta(max_length=limits.LEASES_TOLD_MAX)]
 
 
 class Leave(Message, frozen=True, kw_only=True):
     """A replica says goodbye; its open units go to others at once."""
 
-    replica: int
-    incarnation: int
-    reason: str = ""
+    replica: Word
+    incarnation: Word
+    reason: Words = ""
     stats: ReplicaStats | None = None
 
 
 class Stop(Message, frozen=True, kw_only=True):
     """End the job early."""
 
-    reason: str = ""
+    reason: Words = ""
 
 
 class Hello(Message, frozen=True, kw_only=True):
     """Who a shard is."""
 
-    job: str
-    index: int
-    epoch: int
-    protocol_min: int
-    protocol_max: int
-    fingerprint: str
-    version: str
+    job: Label
+    index: Word
+    epoch: Word
+    protocol_min: Word
+    protocol_max: Word
+    fingerprint: Label
+    version: Label
 
 
 class ReplicaStatus(Message, frozen=True, kw_only=True):
     """One replica as the coordinator sees it."""
 
-    id: int
-    name: str
-    incarnation: int
+    id: Word
+    name: Label
+    incarnation: Word
     state: Literal["live", "suspect", "dead", "left"]
-    host: str
-    pid: int
-    joins: int
-    age_s: float
+    host: Label
+    pid: Word
+    joins: Count
+    age_s: Finite
     """Seconds since its last heartbeat."""
-    units: int
-    samples: int
+    units: Count
+    samples: Count
     """Completed and counted, over all incarnations."""
     stats: ReplicaStats
 
@@ -316,44 +336,44 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
 class ShardStatus(Message, frozen=True, kw_only=True):
     """One shard as the coordinator sees it."""
 
-    index: int
+    index: Word
     state: Literal["missing", "loading", "ready", "dead"]
-    url: str
-    pid: int
-    age_s: float
+    url: Url
+    pid: Word
+    age_s: Finite
     stats: ShardStats
 
 
 class EvaluationEntry(Message, frozen=True, kw_only=True):
     """One evaluation: after how much work, and what the job's function returned."""
 
-    number: int
+    number: Count
     """Passes finished."""
-    at_s: float
-    samples: int
-    metrics: dict[str, float]
+    at_s: Finite
+    samples: Count
+    metrics: Annotated[dict[Label, Finite], Meta(max_length=limits.METRICS_MAX)]
 
 
 class Status(Message, frozen=True, kw_only=True):
     """Everything a progress display shows."""
 
-    job: str
+    job: Label
     state: JobState
-    reason: str
-    elapsed_s: float
-    passes: int
-    pass_number: int
-    units_done: int
-    units: int
+    reason: Words
+    elapsed_s: Finite
+    passes: Count
+    pass_number: Count
+    units_done: Count
+    units: Count
     """Over all passes."""
-    samples_done: int
-    samples: int
-    losses: list[tuple[float, int, float]]
+    samples_done: Count
+    samples: Count
+    losses: Annotated[list[tuple[Finite, Count, Finite]], Meta(max_length=limits.LOSS_POINTS_MAX)]
     """(seconds, samples, mean loss) points, oldest first, thinned to a few hundred."""
-    evaluations: list[EvaluationEntry]
-    replicas: list[ReplicaStatus]
-    shards: list[ShardStatus]
-    run_folder: str
+    evaluations: Annotated[list[EvaluationEntry], Meta(max_length=limits.EVALUATIONS_MAX)]
+    replicas: Annotated[list[ReplicaStatus], Meta(max_length=limits.REPLICAS_MAX)]
+    shards: Annotated[list[ShardStatus], Meta(max_length=limits.SHARDS_MAX)]
+    run_folder: Url
     report: dict[str, Any] | None = None
     """The final report once the state is done or failed."""
 
@@ -373,13 +393,15 @@ def decode(kind: type[M], data: bytes | bytearray | memoryview) -> M:
     """Parse and validate a body.
 
     Raises:
-        RemoteProtocolError: not JSON, or a field is missing or of the wrong type; the message
-            names the field.
+        RemoteProtocolError: not JSON, or a field is missing, of the wrong type or out of its
+            bounds; one line that names the field.
     """
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
         return decoder.decode(data)  # type: ignore[no-any-return]
-    except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"bad {kind.__name__} message: {error}") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        # The decoder quotes what it did not expect, which may be long and of many lines.
+        words = clip(str(error).partition("\n")[0], limits.LABEL_LEN_MAX)
+        raise RemoteProtocolError(f"bad {kind.__name__} message: {words}") from error

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from pydownpour import errors
 from pydownpour.errors import DownpourError
+from pydownpour.fields import clip
+from pydownpour.wire import messages
 from pydownpour.wire.messages import Problem
 
 TABLE: Final[tuple[tuple[type[DownpourError], str, int], ...]] = (
@@ -37,8 +37,8 @@ def describe(error: DownpourError) -> tuple[int, Problem]:
     for kind, code, status in TABLE:
         if isinstance(error, kind):
             retry = RETRY_AFTER_S if error.retryable else None
-            return status, Problem(code=code, message=str(error), retry_after_s=retry)
-    return 500, Problem(code="internal", message=str(error))
+            return status, Problem(code=code, message=clip(str(error)), retry_after_s=retry)
+    return 500, Problem(code="internal", message=clip(str(error)))
 
 
 def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
@@ -60,6 +60,6 @@ def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
 def parse(body: bytes) -> Problem | None:
     """The Problem in a body, or None if it is something else's page."""
     try:
-        return msgspec.json.decode(body, type=Problem)
-    except msgspec.MsgspecError:
+        return messages.decode(Problem, body)
+    except errors.RemoteProtocolError:
         return None

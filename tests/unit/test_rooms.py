@@ -18,6 +18,7 @@ PACKAGE = ROOT / "pydownpour"
 
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "limits", "ids", "config"),
+    ("fields",),
     ("layout", "optimizers", "codecs", "schedules"),
     ("policy",),
     ("wire",),
@@ -42,7 +43,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
 LEVEL = {room: level for level, tier in enumerate(TIERS) for room in tier}
 
 CORE = "_core"
-NO_CORE = {"errors", "limits", "ids", "config"}
+NO_CORE = {"errors", "limits", "ids", "config", "fields"}
 """The words must be importable where the extension is not built."""
 
 PURE = (
