@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -38,6 +39,7 @@ UNREPEATABLE = JOB.replace(
     "await replica.step(",
     "import os; await asyncio.sleep(os.urandom(1)[0] / 1e4); await replica.step(",
 )
+ROOT = Path(__file__).resolve().parents[2]
 PLAIN = JOB.replace("async def", "def").replace("async for", "for").replace("await ", "")
 
 
@@ -54,6 +56,33 @@ def sim(*arguments: str) -> Result:
 
 def report(result: Result) -> Any:
     return json.loads(result.stdout.splitlines()[-1])
+
+
+def shown(text: str) -> list[list[str]]:
+    """The ``pydownpour sim`` commands with faults that a document shows, as words."""
+    return [
+        shlex.split(line.strip("$` :"))[2:]
+        for line in text.splitlines()
+        if "pydownpour sim " in line and "--faults" in line and "--seeds" not in line
+        if line.strip("$` :").startswith("pydownpour sim")
+    ]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/simulation.md"])
+def test_faults_strike_in_every_command_that_the_documents_show(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = re.search(r"```python run\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert job is not None
+    (tmp_path / "job.py").write_text(job[1])
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    commands = shown((ROOT / document).read_text())
+    assert commands
+    for words in commands:
+        result = sim("--json", *(word for word in words if word not in ("--trace", "--json")))
+        assert result.exit_code == 0, result.output
+        assert report(result)["faults_injected"] > 0, words
 
 
 def test_a_summary_and_the_hash(file: str) -> None:
