@@ -190,9 +190,11 @@ class Plan:
 
     def shard(self, index: int, url: str) -> Role:
         """The command line of shard ``index``."""
-        host = self.bind.rpartition(":")[0] or self.bind
+        from pydownpour.net.access import Bind
+
+        bind = Bind(Bind.parse(self.bind).host)
         return Role("shard", index, (
-            "shard", "--coordinator", url, "--index", str(index), "--bind", f"{host}:0",
+            "shard", "--coordinator", url, "--index", str(index), "--bind", str(bind),
             *self.options,
         ))  # fmt: skip
 

@@ -28,15 +28,25 @@ class Bind:
         """``HOST:PORT``, ``HOST`` or ``:PORT``; IPv6 in brackets.
 
         Raises:
-            ConfigError: the port is not a number in 0..65535.
+            ConfigError: no such form, or the port is not a number in 0..65535. A number alone
+                could be meant as either, so it is neither.
         """
+        if _is_number(text):
+            raise ConfigError(
+                f"bind {text!r}: a number alone is no address; write 127.0.0.1:{text} or :{text} "
+                "if it is the port"
+            )
+        if "/" in text:
+            raise ConfigError(f"bind {text!r}: write HOST:PORT, without http:// and without a path")
         host, port = text, "0"
         if text.startswith("["):
-            host, _, rest = text[1:].partition("]")
-            port = rest.removeprefix(":") or "0"
+            host, bracket, rest = text[1:].partition("]")
+            if not bracket or (rest and not rest.startswith(":")):
+                raise ConfigError(f"bind {text!r}: write [ADDRESS]:PORT")
+            port = rest[1:] or "0"
         elif text.count(":") == 1:
             host, port = text.split(":")
-        if not port.isdigit() or int(port) > 65535:
+        if not _is_number(port) or len(port) > 5 or int(port) > 65535:
             raise ConfigError(f"bind {text!r}: the port must be a number from 0 to 65535")
         return cls(host or "127.0.0.1", int(port))
 
@@ -131,6 +141,10 @@ class Access:
     def headers(self) -> dict[str, str]:
         """What a client sends."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def is_loopback(host: str) -> bool:

@@ -305,9 +305,25 @@ def test_bind_is_read(text: str, host: str, port: int) -> None:
     assert Bind.parse(str(bind)) == bind
 
 
-@pytest.mark.parametrize("text", ["host:port", "host:70000", "[::1]:x"])
+@pytest.mark.parametrize(
+    "text", ["host:port", "host:70000", "host:", "host:²", "host:" + "9" * 5000, "[::1]:x"]
+)
 def test_bad_ports_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="0 to 65535"):
+        Bind.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("7001", r"a number alone is no address; write 127\.0\.0\.1:7001 or :7001"),
+        ("http://127.0.0.1:7001", "write HOST:PORT, without http://"),
+        ("[::1", r"write \[ADDRESS\]:PORT"),
+        ("[::1]7001", r"write \[ADDRESS\]:PORT"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_form_it_should_have(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         Bind.parse(text)
 
 

@@ -208,6 +208,7 @@ WRONG: dict[str, tuple[str, str]] = {
         r"let others in|ad",
     ),
     "bad bind": ("run good.py --bind 127.0.0.1:http", r"port must be a number from 0 to 65535"),
+    "a port for a host": ("run good.py --bind 7001", r"a number alone is no address; .* :7001"),
     "bad URL": ("replica good.py --coordinator 127.0.0.1:9", r"must start with http://"),
     "token file": ("run good.py --token-file none.txt", r"cannot read the token file none\.txt"),
     "half TLS": ("run good.py --tls-cert cert.pem", r"needs both --tls-cert and --tls-key"),

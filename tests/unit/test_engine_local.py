@@ -16,6 +16,7 @@ import pytest
 
 from pydownpour import limits
 from pydownpour.engines import ENGINES, make_run_folder, run_local
+from pydownpour.engines.base import Plan
 from pydownpour.engines.local import BLAS_VARIABLES, LocalEngine, environment
 from pydownpour.errors import ConfigError, JobFailed
 from pydownpour.net.access import Access
@@ -364,6 +365,17 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot make the run folder"):
         make_run_folder("digits.py", tmp_path / "file" / "b")
+
+
+@pytest.mark.parametrize(
+    ("bind", "shards_bind"),
+    [("10.0.0.5:7000", "10.0.0.5:0"), (":7000", "127.0.0.1:0"), ("[::1]:7000", "[::1]:0"),
+     ("localhost", "localhost:0")],
+)  # fmt: skip
+def test_shards_listen_on_the_coordinator_s_host(bind: str, shards_bind: str) -> None:
+    plan = Plan(file="x.py", shards=1, replicas=1, run_folder=Path("r"), bind=bind)
+    arguments = plan.shard(0, "http://127.0.0.1:1").arguments
+    assert arguments[arguments.index("--bind") + 1] == shards_bind
 
 
 def test_the_table_names_the_engine() -> None:
