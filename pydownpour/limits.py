@@ -179,6 +179,10 @@ LOSS_POINTS_MAX: Final = 400
 """Points of the loss curve; beyond, neighbours are averaged. More than a terminal has columns."""
 EVALUATIONS_MAX: Final = 1000
 """Evaluations kept in memory, the newest; events.jsonl has all."""
+REFUSERS_KEPT_MAX: Final = 1024
+"""Replicas whose refused records a shard counts by name; those of more are one sum."""
+REFUSERS_TOLD_MAX: Final = 8
+"""Of these, how many a heartbeat and the report name: where to begin to look for a cause."""
 EVENTS_SIZE_MAX: Final = 64 * MIB
 """Bytes of events.jsonl; a role that joins and dies for ever must not fill the disk."""
 EVENTS_QUEUED_MAX: Final = 10_000

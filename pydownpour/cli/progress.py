@@ -127,7 +127,7 @@ def _replicas(before: Status, now: Status, span_s: float) -> tuple[ReplicaLine, 
             state=r.state,
             units=r.units,
             samples_per_s=_per_s(r.stats.samples - samples.get(r.id, 0), span_s),
-            staleness=mean_of(r.stats.staleness),
+            staleness=r.stats.staleness.mean,
             pushes=r.stats.pushes_acked,
             waiting_for=_ADDRESS.sub("", r.stats.waiting_for),
         )
@@ -153,12 +153,6 @@ def _shards(before: Status, now: Status, span_s: float) -> ShardLine:
 def _per_s(count: float, span_s: float) -> float:
     # A restarted process counts from zero again: no negative rates.
     return max(0.0, count / span_s) if span_s > 0 else 0.0
-
-
-def mean_of(histogram: Mapping[int, int]) -> float:
-    """The mean of value -> count; 0 for an empty one."""
-    count = sum(histogram.values())
-    return sum(value * n for value, n in histogram.items()) / count if count else 0.0
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

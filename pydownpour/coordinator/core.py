@@ -139,12 +139,13 @@ class Core:
         return HeartbeatAnswer(state=self.state, reason=self.reason(now))
 
     def _note_refusals(self, before: ShardStats, after: ShardStats, now: float) -> None:
-        for replica, count in sorted(after.refused_by_replica.items()):
-            more = count - before.refused_by_replica.get(replica, 0)
-            if more > 0:
+        known = {one.replica: one.records for one in before.refused_by}
+        for one in after.refused_by:
+            if one.records > known.get(one.replica, 0):
                 self.note_event(
-                    now, "refusal", shard=after.index, replica=replica, records=more, total=count
-                )
+                    now, "refusal", shard=after.index, replica=one.replica, records=one.records,
+                    of=after.records_refused,
+                )  # fmt: skip
 
     # -- replicas --------------------------------------------------------------------------------
 

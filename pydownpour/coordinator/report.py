@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydownpour import histogram
 from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.slots import Slot
-from pydownpour.coordinator.tally import add_histograms, finite, mean_of
+from pydownpour.coordinator.tally import finite
 
 
 def build_report(
@@ -137,12 +138,8 @@ def _records(slots: list[Slot]) -> dict[str, int]:
 
 
 def _staleness(members: list[Member]) -> dict[str, Any]:
-    histogram = add_histograms(member.stats.staleness for member in members)
-    return {
-        "mean": round(mean_of(histogram), 4),
-        "max": max(histogram, default=0),
-        "histogram": _keys_as_text(histogram),
-    }
+    entry = histogram.total(member.stats.staleness for member in members)
+    return {"mean": round(entry.mean, 4), "max": entry.max, "histogram": entry.by_value()}
 
 
 def _memory(members: list[Member], slots: list[Slot], own: int) -> dict[str, int]:
@@ -185,7 +182,7 @@ def _replica(core: Core, member: Member) -> dict[str, Any]:
         "bytes_received": stats.bytes_received,
         "wait_s": round(stats.wait_s, 3),
         "loss": finite(stats.loss),
-        "staleness_mean": round(mean_of(stats.staleness), 4),
+        "staleness_mean": round(stats.staleness.mean, 4),
         "fallback": stats.fallback,
     }
 
@@ -204,15 +201,10 @@ def _shard(slot: Slot) -> dict[str, Any]:
         "pushes_refused": stats.pushes_refused,
         "records_duplicate": stats.records_duplicate,
         "records_refused": stats.records_refused,
-        "refused_by_replica": _keys_as_text(stats.refused_by_replica),
+        "refused_by": {str(one.replica): one.records for one in stats.refused_by},
         "fetches": stats.fetches,
         "bytes_received": stats.bytes_received,
         "bytes_sent": stats.bytes_sent,
-        "staleness": _keys_as_text(stats.staleness),
+        "staleness": stats.staleness.by_value(),
         "memory": dict(stats.memory),
     }
-
-
-def _keys_as_text(histogram: dict[int, int]) -> dict[str, int]:
-    """JSON has no integer keys: the report reads the same before and after a file."""
-    return {str(key): count for key, count in sorted(histogram.items())}

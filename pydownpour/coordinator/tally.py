@@ -1,13 +1,12 @@
-"""Adding up what roles count: sums over incarnations, histograms, finite numbers."""
+"""Adding up what roles count: sums over incarnations, finite numbers."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from pydownpour import histogram
 from pydownpour.wire.messages import ReplicaStats
 
 SUMMED = (
@@ -31,22 +30,8 @@ SUMMED = (
 def add_stats(banked: ReplicaStats, current: ReplicaStats) -> ReplicaStats:
     """Totals of both; what is no total (loss, waiting for whom, memory) as it is in ``current``."""
     sums = {name: getattr(banked, name) + getattr(current, name) for name in SUMMED}
-    staleness = add_histograms([banked.staleness, current.staleness])
+    staleness = histogram.total([banked.staleness, current.staleness])
     return msgspec.structs.replace(current, **sums, staleness=staleness)
-
-
-def add_histograms(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """The sum of histograms, keys ascending."""
-    total: Counter[int] = Counter()
-    for histogram in histograms:
-        total.update(histogram)
-    return dict(sorted(total.items()))
-
-
-def mean_of(histogram: Mapping[int, int]) -> float:
-    """The mean key; 0 for an empty histogram."""
-    count = sum(histogram.values())
-    return sum(key * n for key, n in histogram.items()) / count if count else 0.0
 
 
 def finite(value: float | None) -> float | None:

@@ -53,7 +53,9 @@ def replica_status(member: Member, ledger: Ledger | None, now: float) -> Replica
         age_s=round(now - member.seen_at, 3),
         units=account.units,
         samples=account.samples,
-        stats=msgspec.structs.replace(stats, loss=finite(stats.loss)),
+        stats=msgspec.structs.replace(
+            stats, loss=finite(stats.loss), staleness=stats.staleness.outline()
+        ),
     )
 
 
@@ -65,5 +67,5 @@ def shard_status(slot: Slot, now: float) -> ShardStatus:
         url=slot.url,
         pid=slot.pid,
         age_s=round(now - slot.seen_at, 3) if slot.url else 0.0,
-        stats=slot.stats,
+        stats=msgspec.structs.replace(slot.stats, staleness=slot.stats.staleness.outline()),
     )

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import msgspec
 import numpy as np
@@ -30,6 +29,7 @@ from pydownpour.errors import (
     TransportError,
 )
 from pydownpour.fields import clip
+from pydownpour.histogram import Histogram
 from pydownpour.layout import Flat, Layout
 from pydownpour.net import process
 from pydownpour.net.access import Access
@@ -53,6 +53,9 @@ from pydownpour.wire.messages import (
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+WAITED_FOR_NAMED_MAX: Final = 4
+"""Shards that a heartbeat names as waited for: the line shall fit, however many there are."""
 
 
 @final
@@ -106,7 +109,7 @@ class Session:
         """Buffers of settled pushes, for the user's side to use again."""
         self.acked = 0
         self.refused = 0
-        self.staleness: Counter[int] = Counter()
+        self.staleness = Histogram()
         self._fetching: list[asyncio.Future[None]] | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -145,7 +148,7 @@ class Session:
             self.refused += 1
         else:
             self.acked += 1
-            self.staleness[push.staleness] += 1
+            self.staleness.add(push.staleness)
         self.released.append(push.values)
         self._notify()
 
@@ -162,9 +165,11 @@ class Session:
         await self._wait(lambda: len(self.pushes) <= at_most)
 
     def waiting_for(self) -> str:
-        """Whom we wait for, in words; "" if nobody."""
-        late = [link.describe() for link in self.links if link.queue or link.fetch_wanted]
-        return clip(", ".join(late))
+        """Whom we wait for, in words; "" if nobody. Of many the first few are named."""
+        late = [link for link in self.links if link.queue or link.fetch_wanted]
+        named = ", ".join(link.describe() for link in late[:WAITED_FOR_NAMED_MAX])
+        more = len(late) - WAITED_FOR_NAMED_MAX
+        return clip(f"{named} and {more} more" if more > 0 else named)
 
     # -- fetches ---------------------------------------------------------------------------------
 
@@ -329,7 +334,7 @@ class Session:
             reconnects=sum(link.reconnects for link in self.links),
             bytes_sent=sum(link.traffic()[0] for link in self.links),
             bytes_received=sum(link.traffic()[1] for link in self.links),
-            staleness=dict(self.staleness),
+            staleness=self.staleness.entry(),
             waiting_for=self.waiting_for(),
             rss_bytes=process.rss_bytes(),
             fallback=any(link.fallback for link in self.links),

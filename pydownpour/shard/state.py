@@ -7,17 +7,18 @@ and applies the fragments without asking again.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+import heapq
 from typing import final
 
 from pydownpour import _core, limits
 from pydownpour.errors import Fenced, LimitExceeded
+from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import from_wire
 from pydownpour.policy.base import Policy, PushInfo
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
-from pydownpour.wire.messages import ShardAssigned, ShardStats
+from pydownpour.wire.messages import RefusedEntry, ShardAssigned, ShardStats
 
 _VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
 
@@ -29,6 +30,29 @@ class Refused:
 
     code: Code
     words: str
+
+
+@final
+class Refusals:
+    """How many records were refused, and whose: names for a bounded number of replicas."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._by_replica: dict[int, int] = {}
+
+    def add(self, replica: int, records: int) -> None:
+        """Records of one replica were refused."""
+        self.records += records
+        known = self._by_replica.get(replica)
+        if known is not None or len(self._by_replica) < limits.REFUSERS_KEPT_MAX:
+            self._by_replica[replica] = (known or 0) + records
+
+    def most(self) -> list[RefusedEntry]:
+        """Of whom the most were refused, the worst first."""
+        worst = heapq.nsmallest(
+            limits.REFUSERS_TOLD_MAX, self._by_replica.items(), key=lambda one: (-one[1], one[0])
+        )
+        return [RefusedEntry(replica=replica, records=records) for replica, records in worst]
 
 
 class Shard:
@@ -54,8 +78,8 @@ class Shard:
         self.pushes_duplicate = 0
         self.pushes_refused = 0
         self.records_duplicate = 0
-        self.refused_by_replica: Counter[int] = Counter()
-        self.staleness: Counter[int] = Counter()
+        self.refusals = Refusals()
+        self.staleness = Histogram()
         self.fetches = 0
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -156,13 +180,13 @@ class Shard:
         if settled.last and not push.continues:
             if push.applied:
                 self.pushes += 1
-                self.staleness[push.staleness] += 1
+                self.staleness.add(push.staleness)
             elif push.refused == 0:
                 self.pushes_duplicate += 1
 
     def count_refused(self, replica: int, records: int, push: PushTally) -> None:
         """Book refused records; the push they belong to counts once."""
-        self.refused_by_replica[replica] += records
+        self.refusals.add(replica, records)
         if push.refused == 0:
             self.pushes_refused += 1
         push.refused += records
@@ -178,13 +202,13 @@ class Shard:
             pushes_duplicate=self.pushes_duplicate,
             pushes_refused=self.pushes_refused,
             records_duplicate=self.records_duplicate,
-            records_refused=sum(self.refused_by_replica.values()),
-            refused_by_replica=dict(self.refused_by_replica),
+            records_refused=self.refusals.records,
+            refused_by=self.refusals.most(),
             fetches=self.fetches,
             bytes_received=self.bytes_received + sum(s.bytes_received for s in live),
             bytes_sent=self.bytes_sent + sum(s.bytes_sent for s in live),
             streams=len(self.streams),
-            staleness=dict(self.staleness),
+            staleness=self.staleness.entry(),
             memory=self.store.memory(),
             rss_bytes=rss_bytes,
             rss_peak_bytes=rss_peak_bytes,

@@ -43,6 +43,7 @@ from pydownpour.fields import (
     Words,
     clip,
 )
+from pydownpour.histogram import HistogramEntry as HistogramEntry
 from pydownpour.layout import ArrayEntry as ArrayEntry
 from pydownpour.layout import ShardEntry as ShardEntry
 
@@ -62,7 +63,6 @@ HEADER_FINGERPRINT: Final = "X-Downpour-Fingerprint"
 Arrays: TypeAlias = Annotated[list[ArrayEntry], Meta(max_length=limits.LAYOUT_ARRAYS_MAX)]
 Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MAX)]
 Labels: TypeAlias = Annotated[list[Label], Meta(max_length=limits.SETTINGS_MAX)]
-Histogram: TypeAlias = Annotated[dict[Count, Count], Meta(max_length=2**18)]
 
 JobState = Literal["waiting", "running", "evaluating", "done", "failed"]
 
@@ -179,14 +179,21 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     bytes_received: Count = 0
     loss: Finite | None = None
     """Mean of the last reported losses."""
-    staleness: Histogram = {}
-    """Staleness -> acknowledged pushes with it (the largest over shards and fragments)."""
+    staleness: HistogramEntry = HistogramEntry()
+    """Of acknowledged pushes (each push's largest over shards and fragments)."""
     wait_s: Seconds = 0.0
     """Seconds step() waited for the network, in all."""
     waiting_for: Words = ""
     rss_bytes: Count = 0
     fallback: bool = False
     """True when a proxy refused Upgrade and pushes travel as POST."""
+
+
+class RefusedEntry(Message, frozen=True, kw_only=True):
+    """How many records of one replica a shard has refused."""
+
+    replica: Word
+    records: Count
 
 
 class ShardStats(Message, frozen=True, kw_only=True):
@@ -200,12 +207,14 @@ class ShardStats(Message, frozen=True, kw_only=True):
     pushes_refused: Count = 0
     records_duplicate: Count = 0
     records_refused: Count = 0
-    refused_by_replica: Histogram = {}
+    refused_by: Annotated[list[RefusedEntry], Meta(max_length=limits.REFUSERS_TOLD_MAX)] = []
+    """Of whom the most; ``records_refused`` counts those of all others, too."""
     fetches: Count = 0
     bytes_received: Count = 0
     bytes_sent: Count = 0
     streams: Count = 0
-    staleness: Histogram = {}
+    staleness: HistogramEntry = HistogramEntry()
+    """Of applied pushes."""
     memory: Annotated[dict[Label, Count], Meta(max_length=limits.SETTINGS_MAX)] = {}
     rss_bytes: Count = 0
     rss_peak_bytes: Count = 0

@@ -17,6 +17,7 @@ from pydownpour.net.client import Client
 from pydownpour.net.server import Call, Route, Server
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
+from pydownpour.wire.messages import RefusedEntry
 from tests.e2e.stage import Stage, ones
 from tests.e2e.stranger import Stranger, dismiss, raw_connection, rest_of
 
@@ -75,7 +76,7 @@ async def test_a_raw_push_with_nan_is_refused_counted_and_named(
     assert "1 NaN or infinite value" in words
     assert "element 17" in words
     stats = await stranger.stats()
-    assert stats.refused_by_replica == {stranger.replica: 1}
+    assert stats.refused_by == [RefusedEntry(replica=stranger.replica, records=1)]
     assert (stats.pushes_refused, stats.records_refused) == (1, 1)
     await honest_work(stage, 2)
     await check_applied(stage, stranger, 2)
@@ -290,4 +291,4 @@ async def test_refusals_reach_the_report(tmp_path: Path) -> None:
         await dismiss(stage.url)
     assert stage.report["records"] == {"applied": 1, "duplicate": 0, "refused": 1}
     (shard,) = stage.report["shards"]
-    assert shard["refused_by_replica"] == {str(stranger.replica): 1}
+    assert shard["refused_by"] == {str(stranger.replica): 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pydownpour.coordinator.core import Core
+from pydownpour.histogram import Histogram, HistogramEntry
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Downpour
@@ -38,6 +39,14 @@ def make_job(
         data=work,
         name=name,
     )
+
+
+def histogram(*values: int) -> HistogramEntry:
+    """The histogram of some values, as it travels."""
+    counting = Histogram()
+    for value in values:
+        counting.add(value)
+    return counting.entry()
 
 
 class Cast:

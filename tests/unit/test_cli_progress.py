@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pydownpour.cli.display import LiveDisplay, PlainDisplay, draw, make_display
-from pydownpour.cli.progress import Rates, duration, mean_of, size, sparkline
+from pydownpour.cli.progress import Rates, duration, size, sparkline
 from pydownpour.cli.summary import print_summary, summary
 from pydownpour.wire.messages import (
     EvaluationEntry,
@@ -20,6 +20,7 @@ from pydownpour.wire.messages import (
     ShardStatus,
     Status,
 )
+from tests.fakes.coordination import histogram
 
 WAITING = "shard 0 at http://127.0.0.1:9, shard 1"
 
@@ -28,7 +29,9 @@ def make_replica(number: int, samples: int, **stats: Any) -> ReplicaStatus:
     return ReplicaStatus(
         id=number, name=f"replica-{number}", incarnation=1, state="live", host="here", pid=1,
         joins=1, age_s=0.1, units=samples // 10, samples=samples,
-        stats=ReplicaStats(samples=samples, staleness={0: 1, 4: 3}, pushes_acked=5, **stats),
+        stats=ReplicaStats(
+            samples=samples, staleness=histogram(0, 4, 4, 4), pushes_acked=5, **stats
+        ),
     )  # fmt: skip
 
 
@@ -115,11 +118,6 @@ def test_sizes(value: float, words: str) -> None:
 )
 def test_durations(value: float, words: str) -> None:
     assert duration(value) == words
-
-
-def test_mean_of_a_histogram() -> None:
-    assert mean_of({}) == 0.0
-    assert mean_of({0: 1, 4: 3}) == 3.0
 
 
 def test_plain_lines_come_with_news_and_every_few_seconds() -> None:

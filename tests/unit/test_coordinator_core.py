@@ -21,7 +21,7 @@ from pydownpour.errors import (
 from pydownpour.job import Work
 from pydownpour.layout import ArrayEntry
 from pydownpour.wire import messages
-from pydownpour.wire.messages import Heartbeat, Join, ShardHello, Status
+from pydownpour.wire.messages import Heartbeat, Join, RefusedEntry, ShardHello, Status
 from tests.fakes.coordination import Cast, make_job
 
 
@@ -328,11 +328,13 @@ def test_a_shard_of_another_epoch_is_fenced() -> None:
 
 def test_refusals_are_told_once_each_with_their_number() -> None:
     cast = running()
-    cast.shard_beat(1, refused_by_replica={1: 2})
-    cast.shard_beat(1, refused_by_replica={1: 2})
-    cast.shard_beat(1, refused_by_replica={1: 5, 4: 1})
-    told = [(e["shard"], e["replica"], e["records"], e["total"]) for e in cast.events("refusal")]
-    assert told == [(1, 1, 2, 2), (1, 1, 3, 5), (1, 4, 1, 1)]
+    one = RefusedEntry(replica=1, records=2)
+    cast.shard_beat(1, refused_by=[one], records_refused=2)
+    cast.shard_beat(1, refused_by=[one], records_refused=2)
+    more = [RefusedEntry(replica=1, records=5), RefusedEntry(replica=4, records=1)]
+    cast.shard_beat(1, refused_by=more, records_refused=6)
+    told = [(e["shard"], e["replica"], e["records"], e["of"]) for e in cast.events("refusal")]
+    assert told == [(1, 1, 2, 2), (1, 1, 5, 6), (1, 4, 1, 6)]
 
 
 def test_a_quiet_job_says_so_and_goes_on() -> None:

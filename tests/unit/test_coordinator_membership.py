@@ -10,6 +10,7 @@ from pydownpour.coordinator.slots import Slots
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded, NotReady, RemoteProtocolError
 from pydownpour.layout import partition
 from pydownpour.wire.messages import Join, ReplicaStats, ShardHello, ShardStats
+from tests.fakes.coordination import histogram
 
 
 def join(*, name: str = "", replica: int = 0, nonce: str = "") -> Join:
@@ -112,12 +113,12 @@ def test_too_many_replicas() -> None:
 def test_counts_add_up_over_incarnations() -> None:
     members = Membership()
     member = members.register(join(), 0.0).member
-    member.current = ReplicaStats(steps=5, staleness={0: 3, 2: 1}, loss=9.0, wait_s=1.5)
+    member.current = ReplicaStats(steps=5, staleness=histogram(0, 0, 0, 2), loss=9.0, wait_s=1.5)
     members.register(join(replica=1), 1.0)
     assert member.stats.steps == 5
-    member.current = ReplicaStats(steps=2, staleness={2: 4}, loss=1.0)
+    member.current = ReplicaStats(steps=2, staleness=histogram(2, 2, 2, 2), loss=1.0)
     assert member.stats.steps == 7
-    assert member.stats.staleness == {0: 3, 2: 5}
+    assert member.stats.staleness == histogram(0, 0, 0, 2, 2, 2, 2, 2)
     assert member.stats.loss == 1.0
     assert member.stats.wait_s == 1.5
 

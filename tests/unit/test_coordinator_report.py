@@ -10,9 +10,9 @@ import pytest
 
 from pydownpour.coordinator.progress import LossCurve, Progress
 from pydownpour.coordinator.report import build_report
-from pydownpour.coordinator.tally import SUMMED, add_histograms, add_stats, mean_of
-from pydownpour.wire.messages import EvaluationEntry, ReplicaStats
-from tests.fakes.coordination import Cast
+from pydownpour.coordinator.tally import SUMMED, add_stats
+from pydownpour.wire.messages import EvaluationEntry, RefusedEntry, ReplicaStats
+from tests.fakes.coordination import Cast, histogram
 
 
 def test_a_short_curve_is_exact() -> None:
@@ -68,13 +68,6 @@ def test_every_total_of_a_replica_is_summed() -> None:
     assert {name: getattr(both, name) for name in SUMMED} == dict.fromkeys(SUMMED, 2)
 
 
-def test_histograms() -> None:
-    assert add_histograms([{3: 1}, {0: 2, 3: 1}]) == {0: 2, 3: 2}
-    assert list(add_histograms([{3: 1}, {0: 2}])) == [0, 3]
-    assert mean_of({}) == 0.0
-    assert mean_of({0: 3, 4: 1}) == 1.0
-
-
 def finished() -> Cast:
     """Two replicas did all the work, one of them in two lives; everybody said their last counts."""
     cast = Cast()
@@ -82,18 +75,21 @@ def finished() -> Cast:
     cast.join("one")
     cast.join("two")
     cast.complete(1, *cast.lease(1, 2).units)
-    cast.beat(1, steps=3, pushes_sent=3, pushes_acked=3, staleness={0: 3})
+    cast.beat(1, steps=3, pushes_sent=3, pushes_acked=3, staleness=histogram(0, 0, 0))
     cast.join(replica=1)
     cast.complete(1, *cast.lease(1, incarnation=2).units, incarnation=2)
     cast.now += 4
     cast.beat(2)
     cast.finish_all(2)
-    cast.leave(1, incarnation=2, steps=1, pushes_sent=1, pushes_acked=1, staleness={1: 1})
-    cast.leave(2, steps=5, pushes_sent=5, pushes_acked=4, pushes_refused=1, staleness={0: 2, 3: 2})
+    cast.leave(1, incarnation=2, steps=1, pushes_sent=1, pushes_acked=1, staleness=histogram(1))
+    cast.leave(
+        2, steps=5, pushes_sent=5, pushes_acked=4, pushes_refused=1, staleness=histogram(0, 0, 3, 3)
+    )
     for index in range(2):
         cast.shard_beat(
             index, pushes=8, pushes_duplicate=index, pushes_refused=1, lsn=16,
-            records_duplicate=index, records_refused=2, refused_by_replica={2: 2},
+            records_duplicate=index, records_refused=2,
+            refused_by=[RefusedEntry(replica=2, records=2)],
             bytes_received=100, bytes_sent=1000, rss_peak_bytes=77,
         )  # fmt: skip
     return cast

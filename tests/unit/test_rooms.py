@@ -19,7 +19,7 @@ PACKAGE = ROOT / "pydownpour"
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "limits", "ids", "config"),
     ("fields",),
-    ("layout", "optimizers", "codecs", "schedules"),
+    ("histogram", "layout", "optimizers", "codecs", "schedules"),
     ("policy",),
     ("wire",),
     ("net", "storage"),
@@ -47,6 +47,7 @@ NO_CORE = {"errors", "limits", "ids", "config", "fields"}
 """The words must be importable where the extension is not built."""
 
 PURE = (
+    "histogram",
     "layout",
     "optimizers",
     "policy",

@@ -10,10 +10,11 @@ from pydownpour.errors import DownpourError, RemoteProtocolError
 from pydownpour.wire import frames, messages, problems
 from pydownpour.wire.frames import Code, Kind, PushNotice
 from pydownpour.wire.messages import Heartbeat, Join, Problem, ReplicaStats
+from tests.fakes.coordination import histogram
 
 
 def test_messages_round_trip_and_ignore_what_they_do_not_know() -> None:
-    beat = Heartbeat(role="replica", id=3, replica=ReplicaStats(staleness={0: 5, 7: 1}))
+    beat = Heartbeat(role="replica", id=3, replica=ReplicaStats(staleness=histogram(0, 7, 2**40)))
     assert messages.decode(Heartbeat, messages.encode(beat)) == beat
     newer = messages.encode(beat)[:-1] + b',"mood":"good"}'
     assert messages.decode(Heartbeat, newer) == beat
