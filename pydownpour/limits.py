@@ -171,6 +171,9 @@ STATUS_POLL_S: Final = 0.25
 """Before a crashed replica is started again; grows with each crash."""
 SHUTDOWN_S: Final = 1.5
 """From the first request to stop to killing what is left: Ctrl-C ends everything within 2 s."""
+SIGNALS_ONE_S: Final = 0.5
+"""Signals to stop that come closer together are one: a key that bounces, a wrapper that passes on
+what the terminal sent to everybody. A person who means it again takes longer."""
 
 # -- what is kept of a run -------------------------------------------------------------------------
 NAME_LEN_MAX: Final = 64

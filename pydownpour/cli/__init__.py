@@ -2,19 +2,43 @@
 
 ``app`` is the group, ``roles`` the three processes, ``run`` whole jobs on this machine, ``sim``
 the same on virtual time, ``doctor`` what this machine is. ``failures`` turns errors into one line
-and an exit code, ``loop`` runs a coroutine under signals, ``display`` watches a run. Nothing here
-is imported until it is used.
+and an exit code, ``loop`` runs a coroutine under signals, ``interrupts`` says what those mean,
+``display`` watches a run. Nothing here is imported until it is used.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from typing import NoReturn
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended before it knew more (``engines.EXIT_INTERRUPTED``)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code (see ``pydownpour.engines``)."""
+    _own_signals()
     from pydownpour.cli.app import app
 
     app.main(args=None if arguments is None else list(arguments), prog_name="pydownpour")
     raise AssertionError("click exits by itself")
+
+
+def _own_signals() -> None:
+    """Undo what a parent may have left us, and let Ctrl-C end even the imports in one line."""
+    if hasattr(signal, "pthread_sigmask"):
+        # A blocked SIGCHLD hides the ends of children; the others could not stop or continue us.
+        needed = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, needed)
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or the kernel eats exit codes
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(number: int, _: object) -> None:
+    """Nothing runs yet, or nothing any more: there is nothing to put in order."""
+    os.write(2, f"pydownpour: stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(INTERRUPTED)

@@ -16,7 +16,13 @@ from pydownpour.engines.base import (
     EXIT_USER,
 )
 from pydownpour.engines.child import Channel, user_traceback
-from pydownpour.errors import AuthError, ConfigError, DownpourError, ParameterError
+from pydownpour.errors import (
+    AuthError,
+    ConfigError,
+    DownpourError,
+    InternalError,
+    ParameterError,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,7 +75,8 @@ def tell_engine(channel: Channel | None, error: BaseException, *, users: bool = 
     ``users`` says that the user's own function may have raised it: then an exception that is not
     about the network or the settings is theirs, and its traceback goes along.
     """
-    theirs = users and (isinstance(error, ParameterError) or not isinstance(error, DownpourError))
+    ours = isinstance(error, (DownpourError, InternalError, Interrupted))
+    theirs = users and (isinstance(error, ParameterError) or not ours)
     code = EXIT_USER if theirs else exit_code(error)
     message: dict[str, Any] = {"event": "error", "code": code, "message": describe(error)}
     if theirs:

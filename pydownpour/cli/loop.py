@@ -8,16 +8,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from pydownpour import limits
 from pydownpour.cli.failures import Interrupted
+from pydownpour.cli.interrupts import Interrupts
 from pydownpour.engines.base import EXIT_INTERRUPTED
 
 T = TypeVar("T")
 
-_SIGNALS = tuple(
+_STOPS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 
@@ -31,15 +33,25 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def run(work: Callable[[], Coroutine[Any, Any, T]], *, hard: bool) -> T:
+def run(
+    work: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    hard: bool,
+    remind: Callable[[], None] | None = None,
+    pause: Callable[[], None] | None = None,
+) -> T:
     """Run ``work()`` to its end.
 
-    A first Ctrl-C, SIGTERM or SIGHUP cancels it, a further one cancels it again.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels it; ``interrupts`` says what further ones mean. One
+    that is ignored when we start (``nohup``) stays ignored.
 
     Args:
         work: Makes the coroutine.
-        hard: End the process after ``limits.SHUTDOWN_S`` even if a thread of the user's holds on.
-            False for an engine, which has processes to reap and keeps its own time.
+        hard: End the process ``limits.SHUTDOWN_S`` after the first signal even if a thread of the
+            user's holds on. False where something has to be written first, or processes reaped:
+            then only the third signal does that, and cancels again.
+        remind: Says at the second signal what is still going on.
+        pause: Called on Ctrl-Z; returns when the command goes on.
 
     Raises:
         Interrupted: a signal ended it.
@@ -48,7 +60,7 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, hard: bool) -> T:
         caught: list[int] = []
 
         async def main() -> T:
-            with _signals(asyncio.current_task(), caught, hard=hard):
+            with _signals(asyncio.current_task(), caught, hard, remind, pause):
                 return await work()
 
         try:
@@ -60,22 +72,56 @@ def run(work: Callable[[], Coroutine[Any, Any, T]], *, hard: bool) -> T:
 
 
 @contextlib.contextmanager
-def _signals(task: asyncio.Task[Any] | None, caught: list[int], *, hard: bool) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
+def _signals(
+    task: asyncio.Task[Any] | None,
+    caught: list[int],
+    hard: bool,
+    remind: Callable[[], None] | None,
+    pause: Callable[[], None] | None,
+) -> Iterator[None]:
     assert task is not None
+    interrupts = Interrupts()
 
-    def on_signal(number: int) -> None:
-        if hard and not caught:
-            _end_later()
+    def on_stop(number: int) -> None:
+        meaning = interrupts.decide(time.monotonic())
+        if meaning == "same":
+            return
         caught.append(number)
-        task.cancel()
+        if meaning == "remind" and remind is not None:
+            remind()
+        elif meaning == "stop" or meaning == "kill":
+            if hard or meaning == "kill":
+                _end_later()
+            task.cancel()
 
     with contextlib.ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                loop.add_signal_handler(number, on_signal, number)
-                stack.callback(loop.remove_signal_handler, number)
+            for number in _STOPS:
+                _handle(stack, number, on_stop, number)
+            if pause is not None and hasattr(signal, "SIGTSTP"):
+                _handle(stack, signal.SIGTSTP, pause)
         yield
+
+
+def _handle(
+    stack: contextlib.ExitStack, number: int, act: Callable[..., None], *arguments: Any
+) -> None:
+    """Let the running loop act on a signal, until the stack is left."""
+    before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        return  # nohup, or a shell that starts us in the background: somebody meant it
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(number, act, *arguments)
+    # Not the loop's own way back: it would leave SIGINT to Python's handler and its traceback.
+    stack.callback(signal.signal, number, before)
+    stack.callback(loop.remove_signal_handler, number)
+
+
+def pause_here() -> None:
+    """Stop this process as Ctrl-Z does; returns when somebody lets it go on."""
+    before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, before)
 
 
 def _end_later() -> None:

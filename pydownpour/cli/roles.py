@@ -91,7 +91,7 @@ def coordinator(
         )
 
     channel = adopt()
-    report = _run(channel, serve)
+    report = _run(channel, serve, remind=_remind)
     _show_report(channel, report)
     if report.get("state") == "failed":
         raise Failure(f"the job failed: {report.get('reason')}", EXIT_FAILED)
@@ -180,14 +180,32 @@ def replica(file: str, coordinator: str, name: str, known: int, access: AccessOp
     _run(adopt(), train, users=True)
 
 
-def _run(channel: Channel | None, body: RoleBody, *, users: bool = False) -> Any:
-    """Run a role; its failure goes to the engine, to standard error, and into the exit code."""
+def _remind() -> None:
+    click.echo(
+        "pydownpour: still ending the job and writing what was trained; the next signal ends this "
+        "process at once, and what is not written is lost",
+        err=True,
+    )
+
+
+def _run(
+    channel: Channel | None,
+    body: RoleBody,
+    *,
+    users: bool = False,
+    remind: Callable[[], None] | None = None,
+) -> Any:
+    """Run a role; its failure goes to the engine, to standard error, and into the exit code.
+
+    ``users``: a user's function runs in it. ``remind``: it has something to write, for which it
+    gets the time that takes, and this says so at the second signal.
+    """
     logging.basicConfig(
         level=logging.INFO if channel is not None else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        return loop.run(lambda: body(channel), hard=True)
+        return loop.run(lambda: body(channel), hard=remind is None, remind=remind)
     except (Exception, Interrupted) as error:
         code = tell_engine(channel, error, users=users)
         if code == EXIT_USER:

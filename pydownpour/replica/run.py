@@ -245,6 +245,8 @@ class _Joined:
 
     async def _close(self, error: BaseException | None) -> None:
         reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
+        if isinstance(error, asyncio.CancelledError):
+            reason = "stopped"
         if self._session is not None:
             await self._session.close(reason)
         if self._client is not None:

@@ -114,6 +114,7 @@ class Session:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Session:
         for link in self.links:
@@ -299,11 +300,14 @@ class Session:
         return ClosedError(f"job {self.joined.job} is over: {self.job_reason or self.job_state}")
 
     async def close(self, reason: str) -> None:
-        """Say goodbye with the final counts, close every connection. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._notify()
+        """Say goodbye with the final counts, close every connection. Whoever calls again waits."""
+        if self._closing is None:
+            self._closed = True
+            self._notify()
+            self._closing = asyncio.get_running_loop().create_task(self._leave(reason))
+        await asyncio.shield(self._closing)
+
+    async def _leave(self, reason: str) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
