@@ -229,6 +229,8 @@ class ByHand:
         shards: Shard processes. 0: the test starts two itself.
         env: Added to every process's environment.
         options: Added to the command lines of coordinator and shards.
+        program: What stands before the arguments of every command.
+        bind: Where the coordinator listens; any free port of 127.0.0.1 unless told.
     """
 
     def __init__(
@@ -239,7 +241,10 @@ class ByHand:
         shards: int = 2,
         env: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
+        program: tuple[str, ...] = PROGRAM,
+        bind: str = "",
     ) -> None:
+        self._program, self._bind = program, ("--bind", bind) if bind else ()
         self.file, self.folder, self.run_folder = file, folder, folder / "run"
         self._env = {"CHAOS_FOLDER": str(folder), **(env or {})}
         self._stack = contextlib.ExitStack()
@@ -252,7 +257,7 @@ class ByHand:
             self.coordinator = stack.enter_context(
                 self._command(
                     "coordinator", self.file, "--shards", str(self._count or 2),
-                    "--run-folder", self.run_folder, *self._options,
+                    "--run-folder", self.run_folder, *self._bind, *self._options,
                 )
             )  # fmt: skip
             self.url = self.coordinator.url
@@ -262,19 +267,22 @@ class ByHand:
         return self
 
     def _command(self, *arguments: str | os.PathLike[str], **env: str) -> Command:
-        return Command(*arguments, env={**self._env, **env})
+        return Command(*arguments, env={**self._env, **env}, program=self._program)
 
-    def shard(self) -> Command:
+    def shard(self, *options: str) -> Command:
         """Start a shard."""
-        command = self._command("shard", "--coordinator", self.url, *self._options)
+        command = self._command("shard", "--coordinator", self.url, *self._options, *options)
         self.shards.append(self._stack.enter_context(command))
         return command
 
-    def replica(self, *options: str, **env: str) -> Command:
-        """Start a replica, named replica-0, replica-1, ... unless the options say so."""
+    def replica(self, *options: str, coordinator: str = "", **env: str) -> Command:
+        """Start a replica, named replica-0, replica-1, ... unless the options say so.
+
+        ``coordinator`` is its URL, where that is another than the coordinator's own.
+        """
         name = () if "--name" in options else ("--name", f"replica-{len(self.replicas)}")
         command = self._command(
-            "replica", self.file, "--coordinator", self.url, *name, *options, **env
+            "replica", self.file, "--coordinator", coordinator or self.url, *name, *options, **env
         )
         self.replicas.append(self._stack.enter_context(command))
         return command
