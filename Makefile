@@ -69,7 +69,7 @@ test-rust: $(VENV)/.installed ## the pure crate's tests
 
 .PHONY: test-python
 test-python: $(EXTENSION) ## unit, property, e2e, examples and the short chaos tests
-	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow and not bench"
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow and not bench and not attack"
 
 ##@ Slow checks
 
@@ -80,6 +80,10 @@ slow: $(EXTENSION) ## the Python tests that `make test` leaves out
 .PHONY: chaos
 chaos: $(EXTENSION) ## real processes killed, stopped and starved, short and long forms
 	PYDOWNPOUR_CHAOS=long $(PYTEST) -m chaos
+
+.PHONY: attack
+attack: $(EXTENSION) ## hostile peers against a running job; four times: PYDOWNPOUR_ATTACK=long
+	$(PYTEST) -m attack tests/attack
 
 .PHONY: loom
 loom: ## every interleaving of the store's claim, publish and reclaim protocol
