@@ -85,6 +85,10 @@ chaos: $(EXTENSION) ## real processes killed, stopped and starved, short and lon
 attack: $(EXTENSION) ## hostile peers against a running job; four times: PYDOWNPOUR_ATTACK=long
 	$(PYTEST) -m attack tests/attack
 
+.PHONY: soak
+soak: $(EXTENSION) ## the same for MINUTES=10, four replicas, one over a slow link; prints memory
+	$(BIN)/python -m tests.attack.soak --minutes $${MINUTES:-10}
+
 .PHONY: loom
 loom: ## every interleaving of the store's claim, publish and reclaim protocol
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} \

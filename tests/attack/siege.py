@@ -60,11 +60,13 @@ class Siege:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def start_replica(self) -> None:
+    def start_replica(self, coordinator: str = "") -> None:
         """The next honest replica, which must be the job's next member."""
-        self.job.replica()
+        command = self.job.replica(coordinator=coordinator)
         number = len(self.job.replicas)
         until(lambda: self.acked(number) > 0, f"the first push of replica {number}")
+        self.names = [f"replica-{index}" for index in range(number)]
+        self._rss[command.pid] = psutil.Process(command.pid).memory_info().rss
 
     def target(self, scale: int = 1) -> Target:
         """The job as a hostile peer sees it."""
@@ -103,6 +105,10 @@ class Siege:
     def rss(self) -> dict[int, int]:
         """pid -> bytes of memory."""
         return {pid: psutil.Process(pid).memory_info().rss for pid in self.processes().values()}
+
+    def memory(self) -> dict[str, int]:
+        """Role -> bytes of memory."""
+        return {name: psutil.Process(p).memory_info().rss for name, p in self.processes().items()}
 
     def said(self) -> str:
         """The last words of everybody."""
