@@ -91,8 +91,13 @@ LAYOUT_ARRAYS_MAX: Final = 100_000
 # -- work ------------------------------------------------------------------------------------------
 UNITS_MAX: Final = 4_000_000
 """Work units in one pass; make units larger beyond."""
-LEASES_PER_REPLICA_MAX: Final = 4
-"""Units one replica may hold: enough to ask ahead, too few to hoard."""
+LEASES_ASKED_MAX: Final = 4
+"""Units lent for one request: enough to ask ahead, too few to hoard."""
+LEASES_PER_REPLICA_MAX: Final = 1024
+"""Units one replica may hold: as many as a policy may accrue over before it pushes. Beyond, what
+is accrued is pushed, whatever the policy says."""
+COMPLETIONS_MAX: Final = 16
+"""Units reported at once; the ledger remembers so many answers, should they have to be repeated."""
 LEASE_S: Final = 10.0
 """Seconds a lease lives without a heartbeat of its holder."""
 LEASE_RETRY_S: Final = 0.1

@@ -278,7 +278,7 @@ class Core:
         )
 
     def complete(self, message: Complete, now: float) -> CompleteAnswer:
-        """A replica finished units: their gradients are acknowledged.
+        """A replica finished units: their gradients are applied.
 
         Raises:
             Fenced: it is not a member, or an older incarnation.

@@ -33,8 +33,6 @@ from pydownpour.coordinator.units import Account, Lease, Lending, OpenPass, Reco
 from pydownpour.errors import ConfigError, RemoteProtocolError
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
-REMEMBERED_PER_REPLICA = 4 * limits.LEASES_PER_REPLICA_MAX
-"""Completed leases whose answers are kept, to answer a repeated request alike."""
 NAMED_MAX = 3
 """Open leases a waiting replica is told of; more would not fit a line."""
 
@@ -103,7 +101,8 @@ class Ledger:
     ) -> Lending:
         """Lend up to ``count`` units, the oldest first; those whose answer was lost before all."""
         self.renew(replica, incarnation, now)
-        units = self._offered_again(replica, held)[: max(count, 0)]
+        count = min(max(count, 0), limits.LEASES_ASKED_MAX)
+        units = self._offered_again(replica, held)[:count]
         room = self._leases_max - len(self._by_replica.get(replica, {}))
         for _ in range(min(count - len(units), room)):
             found = self._take()
@@ -301,7 +300,7 @@ class Ledger:
     def _remember(self, replica: int, lease_id: int, *, counted: bool) -> None:
         answers = self._answers.setdefault(replica, OrderedDict())
         answers[lease_id] = counted
-        if len(answers) > REMEMBERED_PER_REPLICA:
+        if len(answers) > limits.COMPLETIONS_MAX:
             answers.popitem(last=False)
 
     # -- questions -------------------------------------------------------------------------------

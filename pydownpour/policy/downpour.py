@@ -21,7 +21,8 @@ Deviations:
       for every other rule.
     * A push waits while ``in_flight`` earlier ones have no answer; the paper does not bound them.
       Unbounded, a replica that computes faster than the shards apply would only add staleness.
-    * What is accrued when work ends is pushed, whatever the schedule says.
+    * What is accrued is pushed, whatever the schedule says, when there is no more work to lease
+      and when it holds the gradients of ``limits.LEASES_PER_REPLICA_MAX`` units.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ class Push:
         clock: Steps finished.
         samples: Samples in it.
         norm: Its L2 norm over all shards.
+        leases: The units whose gradients are in it, by their leases.
         open_parts: Shards that have not answered for all their records.
         refused: Records refused, over all shards.
         staleness: The largest reported.
@@ -35,6 +36,7 @@ class Push:
     clock: int
     samples: int
     norm: float
+    leases: tuple[int, ...] = ()
     open_parts: int = 0
     refused: int = 0
     staleness: int = 0

@@ -83,6 +83,8 @@ class Trainer:
         self._accrued_norm = 0.0
         self._accrued_samples = 0
         self._accrued_steps = 0
+        self._accrued_leases: list[int] = []
+        """Units whose gradients are in what is accrued."""
         self._base: tuple[NDArray[np.uint64], ...] = ()
         self._accrued_base: tuple[NDArray[np.uint64], ...] = ()
         self._requested = session.fetched
@@ -124,6 +126,9 @@ class Trainer:
             _core.accumulate(self._accrued.flat, slot.flat, 1, overwrite=False)
         self._accrued_steps += 1
         self._accrued_samples += count
+        if unit is not None and unit.last_push != self.pushes + 1:
+            unit.last_push = self.pushes + 1
+            self._accrued_leases.append(unit.lease)
         if self._rate:
             _core.step(self.flat, slot.flat, 1, self._rate)
             self._refresh_foreign()
@@ -207,8 +212,10 @@ class Trainer:
             clock=self.clock,
             samples=self._accrued_samples,
             norm=norm,
+            leases=tuple(self._accrued_leases),
         )
         self._accrued_samples = self._accrued_steps = 0
+        self._accrued_leases.clear()
         return push
 
     @property
@@ -249,12 +256,12 @@ class Trainer:
     # -- units -----------------------------------------------------------------------------------
 
     def finish_unit(self, seconds: float) -> tuple[int, Completion] | None:
-        """The unit just worked through: (push it waits for, its completion)."""
+        """The unit just worked through: (the push with its last gradient, its completion)."""
         unit, self.unit = self.unit, None
         if unit is None:
             return None
         self.units += 1
-        return self.pushes + (1 if self.accrued else 0), Completion(
+        return unit.last_push, Completion(
             number=unit.number,
             unit=unit.unit,
             lease=unit.lease,

@@ -105,6 +105,10 @@ class Session:
             for entry in joined.shards
         ]
         self.pushes: dict[int, Push] = {}
+        self._newest = 0
+        """The newest push we were given."""
+        self.not_applied: dict[int, str] = {}
+        """Lease -> why a gradient of its unit was not applied, until the unit is reported."""
         self.released: list[Flat] = []
         """Buffers of settled pushes, for the user's side to use again."""
         self.acked = 0
@@ -136,6 +140,7 @@ class Session:
         """Send a push to every shard in the background. Its buffer is ours until settled."""
         push.open_parts = len(self.links)
         self.pushes[push.index] = push
+        self._newest = push.index
         for link in self.links:
             link.push(push)
 
@@ -147,6 +152,8 @@ class Session:
         self.settled += 1
         if push.refused:
             self.refused += 1
+            for lease in push.leases:
+                self.not_applied.setdefault(lease, push.reason)
         else:
             self.acked += 1
             self.staleness.add(push.staleness)
@@ -154,11 +161,11 @@ class Session:
         self._notify()
 
     def is_settled(self, index: int) -> bool:
-        """True when every push up to ``index`` has a definite answer."""
-        return all(open_index > index for open_index in self.pushes)
+        """True when every push up to ``index`` was made and has a definite answer."""
+        return index <= self._newest and all(open_index > index for open_index in self.pushes)
 
     async def wait_settled(self, index: int) -> None:
-        """Wait until every push up to ``index`` has a definite answer from every shard."""
+        """Wait until every push up to ``index`` was made and answered for by every shard."""
         await self._wait(lambda: self.is_settled(index))
 
     async def wait_in_flight(self, at_most: int) -> None:

@@ -1,8 +1,9 @@
-"""Leased work units: taken one ahead, completed when their gradients are settled.
+"""Leased work units: taken one ahead, completed when their gradients are applied.
 
 A unit is *finished* when the loop asks for the next one. It is *completed* in the ledger only
-when, besides, every push that holds a gradient of it has a definite answer: so the ledger never
-counts work whose gradients a crash could still lose.
+when, besides, every gradient of it is in a push that every shard has applied: the ledger never
+counts work whose gradients are still accrued here, on their way, or refused. A push that a policy
+schedules for later may hold the gradients of many units, so a replica holds those until then.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Unit:
         self.indices: NDArray[np.int64] = order[entry.start : entry.stop]
         self.batch_len = len(self.indices)
         """Samples of the batch last given out."""
+        self.last_push = 0
+        """The push that carries its newest gradient. 0: it has given none."""
         self.losses = 0
         self.loss_sum = 0.0
 
@@ -76,7 +79,7 @@ class Leases:
         self._session = session
         self._ahead: asyncio.Task[UnitEntry | None] | None = None
         self._finished: deque[tuple[int, Completion]] = deque()
-        """(push that must be settled first, what to report), oldest first."""
+        """(push with its last gradient, what to report once that is applied), oldest first."""
         self._reporting: asyncio.Task[None] | None = None
         self.completed = 0
         """Units whose completion the ledger has answered."""
@@ -88,7 +91,7 @@ class Leases:
         """The unit last given out had to be waited for; meanwhile others went on training."""
 
     def finish(self, push_index: int, completion: Completion) -> None:
-        """Report a unit once push ``push_index`` is settled."""
+        """Report a unit once push ``push_index`` and those before it are applied."""
         self._finished.append((push_index, completion))
         if self._reporting is None or self._reporting.done():
             self._reporting = self._session.spawn(self._report(), "completions")
@@ -104,10 +107,14 @@ class Leases:
         while True:
             if self._session.job_state == "done":
                 return None
+            if self._is_full:
+                if accrued:
+                    return "flush"
+                await self.settle()
             task, self._ahead = self._ahead, None
             entry = await task if task is not None else await self._lease()
             if entry is not None:
-                if ahead:
+                if ahead and not self._is_full:
                     self._ahead = self._session.spawn(self._lease(), "lease")
                 return entry
             if self._done():
@@ -121,6 +128,10 @@ class Leases:
         """Wait until every finished unit is reported."""
         if self._reporting is not None:
             await self._reporting
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._held) >= limits.LEASES_PER_REPLICA_MAX
 
     def _done(self) -> bool:
         return self._ended or self._session.job_state == "done"
@@ -141,9 +152,17 @@ class Leases:
     async def _report(self) -> None:
         while self._finished:
             await self._session.wait_settled(self._finished[0][0])
-            ready: list[Completion] = []
-            while self._finished and self._session.is_settled(self._finished[0][0]):
-                ready.append(self._finished.popleft()[1])
-            await self._session.complete(ready)
-            self._held.difference_update(unit.lease for unit in ready)
-            self.completed += len(ready)
+            applied: list[Completion] = []
+            while self._finished and len(applied) < limits.COMPLETIONS_MAX:
+                push_index, completion = self._finished[0]
+                if not self._session.is_settled(push_index):
+                    break
+                self._finished.popleft()
+                if self._session.not_applied.pop(completion.lease, None) is None:
+                    applied.append(completion)
+                else:
+                    self._held.discard(completion.lease)  # and so it will be offered again
+            if applied:
+                await self._session.complete(applied)
+            self._held.difference_update(unit.lease for unit in applied)
+            self.completed += len(applied)

@@ -33,6 +33,7 @@ from pydownpour.sim.checks_work import (
     UnitsCountOnce,
 )
 from pydownpour.sim.oracle import Life
+from pydownpour.sim.samples import SamplesCount
 
 if TYPE_CHECKING:
     from pydownpour.coordinator.service import CoordinatorService
@@ -49,6 +50,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     MemoryWithinBounds,
     ParametersCountPushes,
     UnitsCountOnce,
+    SamplesCount,
     LedgerBalances,
     RunFolderIsTrue,
     NothingEscapes,

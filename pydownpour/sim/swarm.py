@@ -16,7 +16,8 @@ from pydownpour.policy import Downpour
 from pydownpour.sim.compute import ComputeModel
 from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.oracle import Oracle
-from pydownpour.sim.plans import plan
+from pydownpour.sim.plans import Plan, plan
+from pydownpour.sim.samples import SampleOracle
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import Settings, World
 
@@ -62,7 +63,40 @@ def world(seed: int, name: str, trace: Trace | None = None) -> World:
         ),
         rng=random.Random(f"{seed}/fetches"),
     )
-    settings = Settings(
+    settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
+    return World(oracle.job, settings, trace, oracle=oracle)
+
+
+def counted(seed: int, name: str, trace: Trace | None = None) -> World:
+    """As :func:`world`, with the sample oracle's job: what is recorded must have been applied."""
+    rng = random.Random(f"{seed}/counted")
+    replicas, batch = rng.randint(2, 4), rng.choice((2, 5))
+    unit = batch * rng.randint(1, 3)
+    samples, passes = rng.choice((60, 150, 300)), rng.randint(1, 2)
+    oracle = SampleOracle(
+        samples=samples,
+        unit=unit,
+        batch=batch,
+        passes=passes,
+        policy=Downpour(
+            push_every=rng.choice((1, 2, 7, 1000)),
+            fetch_every=rng.choice((1, 3, 1000)),
+            overlap=rng.random() < 0.8,
+            in_flight=rng.choice((1, 1, 2, 4)),
+            local_rate=0.0,
+        ),
+        wire_dtype=rng.choice(("float32", "float16")),
+    )
+    step_s = WORK_S * replicas * batch / (samples * passes)
+    settings = _settings(rng, seed, plan(name), replicas, step_s)
+    return World(oracle.job, settings, trace, samples=oracle)
+
+
+def _settings(
+    rng: random.Random, seed: int, faults: Plan, replicas: int, step_s: float
+) -> Settings:
+    """Shards, links, costs and limits of a world."""
+    return Settings(
         seed=seed,
         shards=rng.randint(1, 2),
         replicas=replicas,
@@ -74,12 +108,11 @@ def world(seed: int, name: str, trace: Trace | None = None) -> World:
             slices_max=rng.choice((1, 1, 4)),
         ),
         proxied=rng.choice((0.0, 0.0, 0.0, 0.5)),
-        compute=ComputeModel(base_s=work_s * replicas / pushes, jitter=0.5),
+        compute=ComputeModel(base_s=step_s, jitter=0.5),
         limits=(RARE_ASKS, *(small for small in SMALL_LIMITS if rng.random() < 0.6)),
         events_max=EVENTS_MAX,
         virtual_s_max=VIRTUAL_S_MAX,
     )
-    return World(oracle.job, settings, trace, oracle=oracle)
 
 
 def replay(seed: int, name: str) -> str:

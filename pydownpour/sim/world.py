@@ -39,6 +39,7 @@ from pydownpour.sim.network import Network
 from pydownpour.sim.oracle import Oracle
 from pydownpour.sim.plans import Plan
 from pydownpour.sim.processes import Processes
+from pydownpour.sim.samples import SampleOracle
 from pydownpour.sim.trace import Trace
 
 PORT = 7000
@@ -112,9 +113,11 @@ class World:
         trace: Trace | None = None,
         *,
         oracle: Oracle | None = None,
+        samples: SampleOracle | None = None,
         checks: Sequence[type[Check]] = (),
     ) -> None:
-        self.job, self.settings, self.oracle = job, settings, oracle
+        self.job, self.settings = job, settings
+        self.oracle, self.samples = oracle, samples
         self.trace = trace or Trace()
         self.loop = SimLoop(events_max=settings.events_max, virtual_s_max=settings.virtual_s_max)
         self.network = Network(self.loop, self.stream("network"), self.trace)

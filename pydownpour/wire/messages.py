@@ -284,7 +284,7 @@ class Completion(Message, frozen=True, kw_only=True):
 
 
 class Complete(Message, frozen=True, kw_only=True):
-    """Units this replica finished: their gradients are acknowledged."""
+    """Units this replica finished: their gradients are applied."""
 
     replica: Word
     incarnation: Word

@@ -31,6 +31,7 @@ from tests.chaos.processes import (
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 COUNTING = ROOT / "tests" / "chaos" / "jobs" / "counting.py"
+SAMPLES_JOB = ROOT / "tests" / "chaos" / "jobs" / "samples.py"
 HASTY = (sys.executable, "-m", "tests.chaos.hasty")
 LONG = os.environ.get("PYDOWNPOUR_CHAOS") == "long"
 KILLS = 10
@@ -147,6 +148,38 @@ def test_a_replica_killed_ten_times_while_pushing(tmp_path: Path, seed: int) -> 
     survivor, killed = sorted(report["replicas"], key=lambda replica: int(replica["incarnations"]))
     assert survivor["incarnations"] == 1
     assert killed["incarnations"] == KILLS + 1
+
+
+@pytest.mark.parametrize("push_every", [7, 1000])
+def test_work_recorded_beside_kills_was_applied(tmp_path: Path, push_every: int) -> None:
+    rng = random.Random(SEED)
+    env = {"CHAOS_PUSH_EVERY": str(push_every)}
+    with ByHand(SAMPLES_JOB, tmp_path, env=env) as job:
+        steps = 0
+        for incarnation in range(1, 4):
+            victim = job.replica("--name", "victim", "--replica", "1")
+            joined(job.url, "victim", incarnation)
+            steps += rng.randint(5, 25)
+            until_steps(job.url, steps)
+            victim.kill()
+            steps = steps_of(job.url)
+        kept = job.replica()
+        assert kept.wait() == 0, kept.said
+        report = job.finish()
+    counts = final_counts(job.run_folder)
+    assert report["units"] == report["work"]["units_total"] == 300
+    assert report["work"]["leases_ended"] > 0, "the kills must strike while units are worked on"
+    assert counts.min() >= 2.0, f"{np.sum(counts < 2.0)} samples recorded and not applied"
+
+
+def steps_of(url: str) -> int:
+    """Steps of the victim, over its incarnations, as far as it told."""
+    victim = replica_named(url, "victim")
+    return int(victim["stats"]["steps"]) if victim else 0
+
+
+def until_steps(url: str, steps: int) -> None:
+    until(lambda: steps_of(url) >= steps, f"{steps} steps of the victim")
 
 
 def test_a_stopped_replica_is_called_dead_and_pushes_on_when_it_wakes(tmp_path: Path) -> None:

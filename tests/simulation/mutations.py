@@ -23,9 +23,12 @@ from pydownpour.replica import link as link_module
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Part
 from pydownpour.replica.replica import Trainer
+from pydownpour.replica.session import Session
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
+from pydownpour.sim import swarm
+from pydownpour.sim.world import World
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import frames
 from tests.reference import inlet as twin
@@ -42,12 +45,14 @@ class Mutation:
         plans: Under which faults it should show.
         apply: Breaks it.
         notices: A word of the check that must notice.
+        world: Makes the worlds.
     """
 
     name: str
     plans: tuple[str, ...]
     apply: Callable[[Patch], None]
     notices: tuple[str, ...]
+    world: Callable[[int, str], World] = swarm.world
 
 
 def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
@@ -188,6 +193,15 @@ def unit_before_its_pushes(patch: Patch) -> None:
     patch.setattr(Leases, "_report", report)
 
 
+def accrued_work_counts(patch: Patch) -> None:
+    """A unit whose gradients no push carries yet waits for nothing."""
+
+    def is_settled(self: Session, index: int) -> bool:
+        return all(open_index > index for open_index in self.pushes)
+
+    patch.setattr(Session, "is_settled", is_settled)
+
+
 def lost_settlement(patch: Patch) -> None:
     """A broken connection settles what was on its way."""
     open_road = Link._open_road
@@ -228,6 +242,8 @@ MUTATIONS: Final = (
     Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
     Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
     Mutation("a unit before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
+    Mutation("accrued work counts", ("kill",), accrued_work_counts, ("never applied",),
+             swarm.counted),
     Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
     Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),

@@ -15,7 +15,7 @@ def noticed(mutation: Mutation, seeds: range) -> str:
     """The first violation by a check that should notice, or ""."""
     for seed in seeds:
         for plan in mutation.plans:
-            for violation in swarm.world(seed, plan).run().checks.violations:
+            for violation in mutation.world(seed, plan).run().checks.violations:
                 if any(word in violation for word in mutation.notices):
                     return f"seed {seed}, {plan}: {violation}"
     return ""

@@ -68,6 +68,22 @@ def test_what_once_failed(case: dict[str, str]) -> None:
     assert not failures(world, seed, plan), f"{case['reason']}\n{failures(world, seed, plan)}"
 
 
+COUNTED = max(1, SEEDS // 5)
+"""Seeds of the sample oracle's worlds in each plan."""
+
+
+@pytest.mark.parametrize("plan", [name for name in PLANS if not PLANS[name].is_doom])
+def test_what_is_recorded_was_applied(plan: str) -> None:
+    recorded = 0
+    for seed in range(FIRST, FIRST + COUNTED):
+        world = swarm.counted(seed, plan).run()
+        assert not world.checks.violations, (
+            f"counted seed {seed}, {plan}: {world.checks.violations}"
+        )
+        recorded += world.report["units"]
+    assert recorded >= COUNTED
+
+
 def test_replay(capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("DOWNPOUR_SEED", "0"))
     plan = os.environ.get("DOWNPOUR_FAULTS", "swarm")

@@ -1,0 +1,153 @@
+"""The sample oracle: a job whose final parameters count how often each sample was applied.
+
+Theory. Parameter i belongs to sample i; a minibatch's gradient is -1 at its samples and nothing
+anywhere else, and plain SGD with lr = 1 adds exactly. So the parameters *are* the tally of what was
+applied, however a policy accrues it, and each element stands between two books:
+
+    units recorded as complete that hold the sample   <=   value   <=   leases given of such units
+
+Too little is work that was recorded and whose gradient is nowhere; too much is a gradient that was
+applied twice. Where no unit was lent twice both books are equal: then each sample counts exactly
+once for each recorded pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour.errors import ConfigError
+from pydownpour.job import Job, Work
+from pydownpour.optimizers import SGD
+from pydownpour.policy import Downpour
+from pydownpour.sim.checks_base import Check
+from pydownpour.sim.oracle import read
+from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest
+
+if TYPE_CHECKING:
+    from pydownpour.coordinator.service import CoordinatorService
+
+NAMED_MAX: Final = 3
+"""Wrong samples a violation names."""
+
+
+@final
+class SampleOracle:
+    """Makes the job and keeps the books.
+
+    Args:
+        samples: In a pass; as many parameters.
+        unit, batch, passes: How they are lent and stepped through.
+        policy: When to push and fetch; its local_rate must be 0.
+        wire_dtype: What gradients travel as; small whole numbers are exact in all of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        samples: int = 240,
+        unit: int = 10,
+        batch: int = 5,
+        passes: int = 2,
+        policy: Downpour | None = None,
+        wire_dtype: str = "float32",
+    ) -> None:
+        policy = policy or Downpour(local_rate=0.0)
+        if policy.local_rate != 0:
+            raise ConfigError("the oracle counts what shards apply: policy.local_rate must be 0")
+        self.batch = batch
+        self.recorded: NDArray[np.int64] = np.zeros(samples, np.int64)
+        """Per sample, completions that counted."""
+        self.lent: NDArray[np.int64] = np.zeros(samples, np.int64)
+        """Per sample, leases given."""
+        self._leases: set[int] = set()
+        self.work = Work(samples, unit=unit, passes=passes, seed=1)
+        self.job = Job(
+            parameters={"counts": np.zeros(samples, np.float32)},
+            optimizer=SGD(lr=1.0),
+            policy=policy,
+            data=self.work,
+            name="samples",
+            wire_dtype=wire_dtype,
+        )
+        self.job.replica(self.train)
+
+    async def train(self, replica: Any) -> None:
+        """What each replica runs."""
+        async for unit in replica.work():
+            for batch in unit.batches(self.batch):
+                gradient = np.zeros(self.work.len, np.float32)
+                gradient[batch] = -1.0
+                await replica.step({"counts": gradient})
+
+    def samples_of(self, number: int, unit: int) -> NDArray[np.int64]:
+        """The samples of a unit of pass ``number``."""
+        start = unit * self.work.unit
+        return self.work.indices(number, start, min(start + self.work.unit, self.work.len))
+
+    def leased(self, answer: LeaseAnswer) -> None:
+        """The coordinator lent units; a lease that is offered again is still the same."""
+        for entry in answer.units:
+            if entry.lease not in self._leases:
+                self._leases.add(entry.lease)
+                self.lent[self.samples_of(entry.number, entry.unit)] += 1
+
+    def completed(self, message: Complete, answer: CompleteAnswer) -> None:
+        """The coordinator answered a report; a repeated one was booked before."""
+        for unit, counted in zip(message.units, answer.counted, strict=True):
+            if counted and unit.lease in self._leases:
+                self.recorded[self.samples_of(unit.number, unit.unit)] += 1
+                self._leases.discard(unit.lease)
+
+    def compare(self, values: NDArray[np.float32], start: int) -> Iterator[str]:
+        """What is wrong with a shard's parameters (elements ``start`` on), in words."""
+        stop = start + len(values)
+        for wrong, words in (
+            (values < self.recorded[start:stop], "recorded as complete and never applied"),
+            (values > self.lent[start:stop], "applied more often than it was lent"),
+            (values != np.floor(values), "applied by half"),
+        ):
+            places = np.flatnonzero(wrong)
+            for i in places[:NAMED_MAX]:
+                yield (
+                    f"sample {start + i} was {words}: its parameter is {values[i]:g}, "
+                    f"{self.recorded[start + i]} recorded, {self.lent[start + i]} lent "
+                    f"({len(places)} such samples)"
+                )
+
+
+@final
+class SamplesCount(Check):
+    """The sample oracle, where the job is its."""
+
+    name = "recorded samples are applied"
+
+    def watch_coordinator(self, service: CoordinatorService) -> None:
+        """Listen to leases and completions."""
+        oracle = self.world.samples
+        if oracle is None:
+            return
+        core = service.core
+        lease, complete = core.lease, core.complete
+
+        def leased(message: LeaseRequest, now: float) -> LeaseAnswer:
+            answer = lease(message, now)
+            oracle.leased(answer)
+            return answer
+
+        def completed(message: Complete, now: float) -> CompleteAnswer:
+            answer = complete(message, now)
+            oracle.completed(message, answer)
+            return answer
+
+        core.lease = leased  # type: ignore[method-assign]
+        core.complete = completed  # type: ignore[method-assign]
+
+    def look(self) -> Iterator[str]:
+        """Compare each shard with the books."""
+        if self.world.samples is not None:
+            for shard in self.shards():
+                yield from self.world.samples.compare(read(shard), shard.assigned.start)
