@@ -8,6 +8,7 @@ and an exit code, ``loop`` runs a coroutine under signals, ``interrupts`` says w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Sequence
@@ -20,6 +21,11 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code (see ``pydownpour.engines``)."""
     _own_signals()
+    from pydownpour.engines import streams
+
+    streams.reopen_closed()
+    streams.use_plain_letters()
+
     from pydownpour.cli.app import app
 
     app.main(args=None if arguments is None else list(arguments), prog_name="pydownpour")
@@ -40,5 +46,6 @@ def _own_signals() -> None:
 
 def _leave(number: int, _: object) -> None:
     """Nothing runs yet, or nothing any more: there is nothing to put in order."""
-    os.write(2, f"pydownpour: stopped by {signal.Signals(number).name}\n".encode())
+    with contextlib.suppress(OSError):
+        os.write(2, f"pydownpour: stopped by {signal.Signals(number).name}\n".encode())
     os._exit(INTERRUPTED)

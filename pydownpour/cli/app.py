@@ -8,6 +8,7 @@ from pydownpour.cli.doctor import doctor
 from pydownpour.cli.roles import coordinator, replica, shard
 from pydownpour.cli.run import demo, run
 from pydownpour.cli.sim import sim
+from pydownpour.engines import streams
 
 
 def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -23,7 +24,8 @@ def _print_version(context: click.Context, _: click.Parameter, value: bool) -> N
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Show the version and exit.",
 )  # fmt: skip
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> None:
     """Asynchronous training between machines that share nothing but a URL.
 
     \b
@@ -41,6 +43,9 @@ def app() -> None:
     Exit codes: 0 done, 1 the job failed, 2 wrong usage or settings,
     3 a replica's own function raised, 130 stopped by Ctrl-C or SIGTERM.
     """
+    # What a simulation or doctor prints is all there is of it: nobody to read is a reason to stop.
+    if context.invoked_subcommand not in ("sim", "doctor"):
+        streams.never_fail()
 
 
 for _command in (demo, run, sim, coordinator, shard, replica, doctor):

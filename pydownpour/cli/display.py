@@ -1,12 +1,15 @@
 """Watching a run: a live table on a terminal, plain lines elsewhere.
 
 Both are observers (``engines.base.Observer``) and context managers. The live one is drawn when a
-status arrives and at no other time: no thread, no flicker.
+status arrives and at no other time: no flicker. ``Detached`` takes either off the run's thread.
 """
 
 from __future__ import annotations
 
 import abc
+import logging
+import threading
+from collections import deque
 from typing import IO, TYPE_CHECKING, Any, Final, final
 
 from pydownpour.cli.progress import Rates, View, duration, size, sparkline
@@ -17,10 +20,14 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+log = logging.getLogger(__name__)
+
 PLAIN_EVERY_S: Final = 2.0
 """Between two plain lines; what happens is said at once."""
 WIDE: Final = 70
 """Columns from which a replica's row has everything."""
+EVENTS_KEPT: Final = 1000
+"""Lines that wait for a reader who does not read."""
 REPLICA_ROWS_MAX: Final = 24
 """Replica rows on a terminal; the rest are counted in one line."""
 
@@ -42,6 +49,76 @@ class Display(abc.ABC):
     @abc.abstractmethod
     def status(self, status: Status) -> None:
         """Show how the job stands."""
+
+
+@final
+class Detached(Display):
+    """Any display on a thread of its own: who reads slowly, or not at all, holds up no run.
+
+    What happens meanwhile waits, the newest ``EVENTS_KEPT`` of it, and the newest status.
+
+    Args:
+        display: Entered, told and left on that thread alone. Its failures end it and nothing else.
+    """
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._events: deque[tuple[str, str]] = deque()
+        self._skipped = 0
+        self._status: Status | None = None
+        self._over = False
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="pydownpour-display", daemon=True)
+
+    def __enter__(self) -> Detached:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Wait until everything was shown."""
+        with self._news:
+            self._over = True
+            self._news.notify()
+        self._thread.join()
+
+    def event(self, event: str, words: str) -> None:
+        """Will be said soon."""
+        with self._news:
+            if len(self._events) == EVENTS_KEPT:
+                self._events.popleft()
+                self._skipped += 1
+            self._events.append((event, words))
+            self._news.notify()
+
+    def status(self, status: Status) -> None:
+        """Will be shown soon, unless a newer one comes before."""
+        with self._news:
+            self._status = status
+            self._news.notify()
+
+    def _run(self) -> None:
+        try:
+            with self._display as display:
+                while self._show(display):
+                    pass
+        except Exception as error:
+            log.warning("the display failed (%r); the run goes on without it", error)
+
+    def _show(self, display: Display) -> bool:
+        """Show what has come; False once nothing more will."""
+        with self._news:
+            self._news.wait_for(lambda: self._events or self._status or self._over)
+            events, skipped, status = list(self._events), self._skipped, self._status
+            self._events.clear()
+            self._skipped, self._status = 0, None
+            over = self._over
+        if skipped:
+            display.event("skipped", f"({skipped:,} lines were not shown: nobody read them)")
+        for event, words in events:
+            display.event(event, words)
+        if status is not None:
+            display.status(status)
+        return not over
 
 
 def make_display(out: IO[str]) -> Display:

@@ -13,8 +13,11 @@ import msgspec
 from pydownpour.cli import loop
 from pydownpour.cli.failures import Interrupted, in_words
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
+from pydownpour.cli.summary import print_summary
+from pydownpour.engines import streams
 from pydownpour.engines.local import TOKEN_VARIABLE
 from pydownpour.errors import DownpourError
+from pydownpour.storage.rundir import PARAMETERS, REPORT
 
 
 @click.command()
@@ -130,18 +133,19 @@ def _run(
     file: str, shards: int, replicas: int, as_json: bool, run_folder: str | None, bind: str,
     options: AccessOptions,
 ) -> None:  # fmt: skip
-    from pydownpour.cli.display import make_display
-    from pydownpour.cli.summary import print_summary
+    from pydownpour.cli.display import Detached, make_display
     from pydownpour.engines import make_run_folder, run_local
     from pydownpour.net.access import Bind
 
-    access = options.access()
-    access.check_bind(Bind.parse(bind))
     out = sys.stderr if as_json else sys.stdout
     report: dict[str, Any] | None = None
-    folder = make_run_folder(file, run_folder)
+    folder: Path | None = None
+    reason = ""
     try:
-        with make_display(out) as display:
+        access = options.access()
+        access.check_bind(Bind.parse(bind))
+        folder = make_run_folder(file, run_folder)
+        with Detached(make_display(out)) as display:
             display.event("folder", f"run folder {folder}")
             report = loop.run(
                 lambda: run_local(
@@ -157,18 +161,53 @@ def _run(
                 hard=False,
             )
     except Interrupted as error:
-        kept = (folder / "report.json").exists()
-        raise Interrupted(
-            f"{error}; what was trained is in {folder}"
-            if kept
-            else f"{error}; logs are in {folder}"
-        ) from None
+        reason = str(error)
+        raise Interrupted(f"{error}; {_what_is_kept(folder)}") from None
     except DownpourError as error:
         # A failed job has a report too, and whoever asked for JSON wants to read it.
-        report = error.details.get("report")
+        report, reason = error.details.get("report"), str(error)
         raise
     finally:
+        report = report or _kept_report(folder)
         if report is not None:
             print_summary(report, to=out, run_folder=str(folder))
-            if as_json:
-                click.echo(msgspec.json.encode(report).decode())
+        if as_json:
+            # Also of a run that never began: who reads the last line always finds an object there.
+            _print_json(report or {"state": "failed", "reason": reason})
+        _tell_what_was_not_read(folder)
+
+
+def _what_is_kept(folder: Path | None) -> str:
+    """What an interrupted run leaves, in words: nothing is promised that is not there."""
+    if folder is None:
+        return "nothing had begun"
+    if (folder / PARAMETERS).exists():
+        return f"what was trained is in {folder}"
+    if (folder / REPORT).exists():
+        return f"no parameters were kept; the report is in {folder}"
+    return f"neither parameters nor a report were kept; logs are in {folder}"
+
+
+def _kept_report(folder: Path | None) -> dict[str, Any] | None:
+    """The report as the coordinator wrote it."""
+    if folder is None:
+        return None
+    try:
+        report = msgspec.json.decode((folder / REPORT).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _print_json(report: dict[str, Any]) -> None:
+    # Bytes: JSON is UTF-8 whatever the terminal's letters are.
+    sys.stdout.flush()
+    click.echo(msgspec.json.encode(report))
+
+
+def _tell_what_was_not_read(folder: Path | None) -> None:
+    sys.stdout.flush()
+    error = streams.failure(sys.stdout)
+    if error is not None and folder is not None:
+        words = f"standard output could not be written ({error.strerror}); the run went on without"
+        click.echo(f"pydownpour: {words}; its files are in {folder}", err=True)

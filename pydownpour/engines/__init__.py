@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydownpour.engines.base import Engine, Observer, Plan, Silent
+from pydownpour.engines.base import Engine, Observer, Plan, Silent, Unfailing
 from pydownpour.engines.local import LocalEngine
 from pydownpour.errors import ConfigError
 
@@ -53,7 +53,7 @@ async def run_local(
         bind: HOST:PORT of the coordinator; port 0 lets the system choose.
         access: Token and TLS, also for the children. None: neither, on loopback.
         options: More command-line options for every role; no secrets.
-        observer: Gets events and the coordinator's status.
+        observer: Gets events and the coordinator's status. What it raises is logged, no more.
         command: What stands before a role's arguments; tests put their own programs here.
 
     Guarantees:
@@ -76,7 +76,9 @@ async def run_local(
         file=file, shards=shards, replicas=replicas, run_folder=folder, bind=bind, options=options
     )
     async with LocalEngine(run_folder=folder, token=access.token, command=command) as engine:
-        supervisor = Supervisor(engine, plan, access=access, observer=observer or Silent())
+        supervisor = Supervisor(
+            engine, plan, access=access, observer=Unfailing(observer or Silent())
+        )
         return await supervisor.run()
 
 

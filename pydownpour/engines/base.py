@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import logging
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeA
 
 if TYPE_CHECKING:
     from pydownpour.wire.messages import Status
+
+log = logging.getLogger(__name__)
 
 RoleName: TypeAlias = Literal["coordinator", "shard", "replica"]
 
@@ -157,6 +160,34 @@ class Silent:
 
     def status(self, status: Status) -> None:
         """Nothing."""
+
+
+@final
+class Unfailing:
+    """An observer that may raise without ending what it watches; the first time is logged."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._failed = False
+
+    def event(self, event: str, words: str) -> None:
+        """Hand it on."""
+        try:
+            self._observer.event(event, words)
+        except Exception as error:
+            self._note(error)
+
+    def status(self, status: Status) -> None:
+        """Hand it on."""
+        try:
+            self._observer.status(status)
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        if not self._failed:
+            log.warning("an observer failed (%r); the run goes on", error)
+        self._failed = True
 
 
 @final

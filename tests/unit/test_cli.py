@@ -281,6 +281,35 @@ def test_a_failed_job_prints_its_report_too(runs: Runs) -> None:
     assert result.stderr.splitlines()[-1] == "pydownpour: the shards ran away"
 
 
+def test_the_last_line_is_a_report_also_when_a_run_fails_or_is_interrupted(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for whoever asks in an impossible way, and before there is a report."""
+    runs.error = ConfigError("no job in a.py")
+    result = invoke("run", "a.py", "--json")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "pydownpour: no job in a.py")
+    assert json.loads(result.stdout) == {"state": "failed", "reason": "no job in a.py"}
+    assert json.loads(invoke("run", "a.py", "--json", "--bind", "7001").stdout)["state"] == "failed"
+
+    def stopped(work: object, *, hard: bool) -> None:
+        raise failures.Interrupted("stopped by SIGINT")
+
+    monkeypatch.setattr("pydownpour.cli.loop.run", stopped)
+    result = invoke("run", "a.py", "--json", "--run-folder", "here")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout) == {"state": "failed", "reason": "stopped by SIGINT"}
+    Path("there").mkdir()
+
+    def stopped_late(work: object, *, hard: bool) -> None:
+        Path("there/report.json").write_text('{"job": "x", "state": "done", "loss": 0.5}')
+        stopped(work, hard=hard)
+
+    monkeypatch.setattr("pydownpour.cli.loop.run", stopped_late)
+    result = invoke("run", "a.py", "--json", "--run-folder", "there")
+    assert json.loads(result.stdout)["loss"] == 0.5
+    assert "no parameters were kept; the report is in there" in result.stderr
+
+
 def test_the_demo_is_the_digits_example_on_two_shards_and_four_replicas(runs: Runs) -> None:
     assert invoke("demo").exit_code == 0
     assert (runs.asked["shards"], runs.asked["replicas"]) == (2, 4)

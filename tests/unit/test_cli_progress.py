@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from pydownpour.cli.display import LiveDisplay, PlainDisplay, draw, make_display
+from pydownpour.cli.display import (
+    EVENTS_KEPT,
+    Detached,
+    Display,
+    LiveDisplay,
+    PlainDisplay,
+    draw,
+    make_display,
+)
 from pydownpour.cli.progress import Rates, duration, size, sparkline
 from pydownpour.cli.summary import print_summary, summary
 from pydownpour.wire.messages import (
@@ -207,6 +216,50 @@ def test_the_live_display_draws_and_leaves_a_clean_terminal() -> None:
     assert "replica-1" in text
     assert "replica 1 starts again" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+class Stuck(Display):
+    """A display whose reader does not read until it is let go."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.go = threading.Event()
+        self.entered = threading.Event()
+
+    def __exit__(self, *exc: object) -> None:
+        self.shown.append("left")
+
+    def event(self, event: str, words: str) -> None:
+        self.entered.set()
+        assert self.go.wait(60)
+        self.shown.append(words)
+
+    def status(self, status: Status) -> None:
+        self.shown.append(f"status at {status.elapsed_s:g} s")
+
+
+def test_a_reader_who_does_not_read_holds_up_nobody_and_then_sees_the_newest() -> None:
+    stuck = Stuck()
+    with Detached(stuck) as display:
+        display.event("start", "first")
+        assert stuck.entered.wait(60)
+        for number in range(EVENTS_KEPT + 5):
+            display.event("restart", f"line {number}")
+            display.status(make_status(float(number), 0))
+        assert stuck.shown == []
+        stuck.go.set()
+    last = EVENTS_KEPT + 4
+    assert stuck.shown[:3] == ["first", "(5 lines were not shown: nobody read them)", "line 5"]
+    assert stuck.shown[-3:] == [f"line {last}", f"status at {last} s", "left"]
+
+
+def test_a_display_that_breaks_is_missed_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    out = io.StringIO()
+    out.close()
+    with Detached(PlainDisplay(out)) as display:
+        display.event("start", "coordinator listens")
+        display.status(make_status(0.0, 0))
+    assert "the display failed" in caplog.text
 
 
 def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ class Stage:
         self.events.append((event, words))
 
     def status(self, status: Status) -> None:
-        raise AssertionError("nobody serves a status here")
+        self.events.append(("status", status.state))
 
     async def run(self, acts: dict[str, Any], **settings: Any) -> dict[str, Any]:
         self.script.write_text(json.dumps(acts))
@@ -195,6 +195,18 @@ async def test_what_users_print_goes_to_the_log_and_not_to_the_engine(stage: Sta
     assert "only the user's own output" in log
     assert '{"event": "listening"}' in log
     stage.check_nothing_left()
+
+
+async def test_an_observer_that_raises_ends_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(event: str, words: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stage, "event", broken)
+    report = await stage.run({"coordinator-0": [["serve", 1]], "replica-0": [["work"]]})
+    assert report["state"] == "done"
+    assert caplog.text.count("an observer failed (OSError(28") == 1, "said, and said once"
 
 
 async def test_cancelling_ends_every_process(stage: Stage) -> None:
