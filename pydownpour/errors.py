@@ -84,6 +84,9 @@ class TransportError(DownpourError, OSError):
 class ConnectFailed(TransportError):
     """No connection could be made. Check that the peer runs and the URL is right."""
 
+    refused: bool = False
+    """The peer's host answered that nobody listens: its process has ended, or not begun."""
+
 
 class UpgradeRefused(TransportError):
     """Something on the way does not pass Upgrade on. POST and GET are used instead, by itself."""

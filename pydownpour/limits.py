@@ -157,6 +157,11 @@ BACKOFF_MAX_S: Final = 2.0
 """Between two retries at most: a peer that comes back is found within this."""
 JOIN_PATIENCE_S: Final = 60.0
 """How long a role waits for a coordinator or shard to appear before it gives up in words."""
+COORDINATOR_REFUSED_S: Final = 10.0
+"""The same once a role has heard it and its host then refuses connections: the process is gone, but
+a proxy before it may only be restarting."""
+FINISHED_REFUSED_S: Final = 1.0
+"""The same where the coordinator was finishing the job when it was last heard."""
 RESTARTS_MAX: Final = 20
 """Replica crashes one engine run forgives, over all replicas."""
 RESTART_BACKOFF_S: Final = 0.5
@@ -206,5 +211,6 @@ assert HEARTBEAT_S * 2 <= DEAF_S < SUSPECT_S
 assert HEARTBEAT_S + HEARTBEAT_TIMEOUT_S + HEARTBEAT_S < DEAD_S
 assert IN_FLIGHT_SIZE_MAX >= CONNECTIONS_MAX // 8 * PAYLOAD_SIZE_MAX // 4
 assert STALL_S > 2 * SWEEP_S
+assert FINISHED_REFUSED_S < COORDINATOR_REFUSED_S < JOIN_PATIENCE_S
 assert DEAD_S < LEAVE_PATIENCE_S and HEARTBEAT_S * 3 < NOTICE_S
 assert STORED_HEADER_SIZE_MAX >= LAYOUT_ARRAYS_MAX * 160

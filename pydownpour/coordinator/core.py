@@ -262,7 +262,7 @@ class Core:
         self._hear(message.replica, message.incarnation, now)
         ledger = self._ledger()
         if self.is_over:
-            return LeaseAnswer(done=True, reason=self._why)
+            return LeaseAnswer(done=True, failed=self.state == "failed", reason=clip(self._why))
         wait_s = max(limits.LEASE_RETRY_S, len(self.members.present) / limits.LEASE_ASKS_PER_S_MAX)
         gate = self.job.policy.may_lease(message.replica, self.members.present, ledger.samples_done)
         if gate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar, final
 from urllib.parse import urlsplit
@@ -238,8 +239,12 @@ class Client:
                 peer=self.url,
             ) from error
         except aiohttp.ClientConnectorError as error:
+            # A proxy that refuses says nothing of the peer behind it.
+            refused = error.os_error.errno == errno.ECONNREFUSED and not has_proxy(self.url)
             raise ConnectFailed(
-                f"cannot connect to {self.url}: {error.os_error}; does it run?", peer=self.url
+                f"cannot connect to {self.url}: {error.os_error}; does it run?",
+                peer=self.url,
+                refused=refused,
             ) from error
         except aiohttp.InvalidURL as error:
             raise ConfigError(f"bad URL {self.url!r}: {error}") from error

@@ -247,10 +247,13 @@ class _Joined:
         reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
         if isinstance(error, asyncio.CancelledError):
             reason = "stopped"
-        if self._session is not None:
-            await self._session.close(reason)
+        session = self._session
+        if session is not None:
+            await session.close(reason)
         if self._client is not None:
             await self._client.close()
+        if error is None and session is not None and session.job_state == "failed":
+            raise JobFailed(session.job_reason)
 
     def _trainer(self) -> Trainer:
         assert self._session is not None

@@ -25,8 +25,6 @@ from pydownpour.errors import (
     Fenced,
     InternalError,
     JobFailed,
-    NotReady,
-    TransportError,
 )
 from pydownpour.fields import clip
 from pydownpour.histogram import Histogram
@@ -34,6 +32,7 @@ from pydownpour.layout import Flat, Layout
 from pydownpour.net import process
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
+from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Push
 from pydownpour.wire import messages
@@ -211,6 +210,9 @@ class Session:
         """Ask for units; a coordinator that is away is waited for.
 
         ``held`` names the leases this replica knows of: one whose answer was lost comes again.
+
+        Raises:
+            JobFailed: there will be no more, because the job failed.
         """
         request = LeaseRequest(
             replica=self.joined.replica,
@@ -218,7 +220,11 @@ class Session:
             count=count,
             held=held,
         )
-        return await self._ask("/v1/lease", request, LeaseAnswer)
+        answer = await self._ask("/v1/lease", request, LeaseAnswer)
+        if answer.failed:
+            self._fail(JobFailed(answer.reason))
+            self.check()
+        return answer
 
     async def complete(self, units: list[Completion]) -> CompleteAnswer:
         """Report finished units; a coordinator that is away is waited for."""
@@ -239,7 +245,9 @@ class Session:
                 return await self._client.post(path, request, answer)
             except Fenced as error:
                 self._fail(error)
-            except (TransportError, NotReady) as error:
+            except DownpourError as error:
+                if not error.retryable:
+                    raise
                 self._check_done()  # then its coordinator has ended, too
                 if loop.time() > give_up_at:
                     self._fail(JobFailed(f"no answer from the coordinator: {error}"))
@@ -247,37 +255,28 @@ class Session:
             delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
 
     async def _heartbeats(self) -> None:
-        loop = asyncio.get_running_loop()
-        answered_at = loop.time()
-        while True:
-            sent_at = loop.time()
-            beat = Heartbeat(
-                role="replica",
-                id=self.joined.replica,
-                incarnation=self.joined.incarnation,
-                epoch=self.joined.epoch,
-                replica=self.statistics(),
-                rss_peak_bytes=process.rss_peak_bytes(),
-            )
-            try:
-                answer = await self._client.post(
-                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.HEARTBEAT_TIMEOUT_S
-                )
-            except (TransportError, NotReady) as error:
-                if loop.time() - answered_at > limits.JOIN_PATIENCE_S:
-                    raise JobFailed(f"no answer from the coordinator: {error}") from error
-            else:
-                answered_at = loop.time()
-                if answer.fenced:
-                    raise Fenced(answer.reason or "a newer incarnation of this replica lives")
-                self.job_state, self.job_reason = answer.state, answer.reason
-                if answer.state == "failed":
-                    raise JobFailed(answer.reason)
-                if answer.state == "done":
-                    self._notify()
-                    return
-            next_in_s = sent_at + self.joined.heartbeat_s - loop.time()
-            await asyncio.sleep(max(next_in_s, limits.BACKOFF_MIN_S))
+        verdict = await Heartbeats(
+            self._client, every_s=self.joined.heartbeat_s, make=self._heartbeat, heard=self._heard
+        ).run()
+        if verdict.fenced:
+            raise Fenced(verdict.reason or "a newer incarnation of this replica lives")
+        if verdict.state == "failed":
+            raise JobFailed(verdict.reason)
+        self._notify()
+
+    def _heartbeat(self, with_counts: bool) -> Heartbeat:
+        return Heartbeat(
+            role="replica",
+            id=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            epoch=self.joined.epoch,
+            replica=self.statistics() if with_counts else None,
+            rss_peak_bytes=process.rss_peak_bytes(),
+        )
+
+    def _heard(self, answer: HeartbeatAnswer) -> None:
+        if not answer.fenced:
+            self.job_state, self.job_reason = answer.state, answer.reason
 
     # -- its end -----------------------------------------------------------------------------------
 
@@ -307,7 +306,10 @@ class Session:
         return ClosedError(f"job {self.joined.job} is over: {self.job_reason or self.job_state}")
 
     async def close(self, reason: str) -> None:
-        """Say goodbye with the final counts, close every connection. Whoever calls again waits."""
+        """Say goodbye with the final counts, close every connection. Whoever calls again waits.
+
+        The answer may be that the job has failed meanwhile: look at ``job_state`` afterwards.
+        """
         if self._closing is None:
             self._closed = True
             self._notify()
@@ -326,8 +328,10 @@ class Session:
             stats=self.statistics(),
         )
         try:
-            await self._client.post(
-                "/v1/leave", goodbye, HeartbeatAnswer, timeout_s=limits.SHUTDOWN_S / 2
+            self._heard(
+                await self._client.post(
+                    "/v1/leave", goodbye, HeartbeatAnswer, timeout_s=limits.SHUTDOWN_S / 2
+                )
             )
         except DownpourError as error:
             log.debug("goodbye was not heard: %s", error)

@@ -24,19 +24,18 @@ from pydownpour.errors import (
     JobFailed,
     NotReady,
     RemoteProtocolError,
-    TransportError,
 )
 from pydownpour.layout import raw
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
+from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Heartbeat,
-    HeartbeatAnswer,
     Hello,
     ShardAssigned,
     ShardHello,
@@ -199,40 +198,27 @@ class ShardService:
             False if it called us dead before the job ran: nobody can have pushed, so nothing is
             lost with our place and we may offer ourselves anew.
         """
+        assigned = self._serving().assigned
+        verdict = await Heartbeats(
+            client, every_s=assigned.heartbeat_s, make=self._heartbeat, heard=lambda answer: None
+        ).run()
+        if verdict.fenced and verdict.state == "waiting":
+            log.warning("%s", verdict.reason)
+            return False
+        if verdict.fenced:
+            raise Fenced(verdict.reason or "another process took this shard's place")
+        if verdict.state == "failed":
+            raise JobFailed(verdict.reason)
+        return True
+
+    def _heartbeat(self, with_counts: bool) -> Heartbeat:
         shard = self._serving()
-        loop = asyncio.get_running_loop()
-        answered_at = loop.time()
-        while True:
-            sent_at = loop.time()
-            beat = Heartbeat(
-                role="shard",
-                id=shard.assigned.index,
-                epoch=shard.assigned.epoch,
-                shard=self._statistics(shard),
-            )
-            try:
-                answer = await client.post(
-                    "/v1/heartbeat", beat, HeartbeatAnswer, timeout_s=limits.HEARTBEAT_TIMEOUT_S
-                )
-            except (TransportError, NotReady) as error:
-                silent_s = loop.time() - answered_at
-                if silent_s > limits.JOIN_PATIENCE_S:
-                    raise JobFailed(
-                        f"no coordinator at {client.url} for {silent_s:.0f} s: {error}"
-                    ) from error
-            else:
-                answered_at = loop.time()
-                if answer.fenced and answer.state == "waiting":
-                    log.warning("%s", answer.reason)
-                    return False
-                if answer.fenced:
-                    raise Fenced(answer.reason or "another process took this shard's place")
-                if answer.state == "done":
-                    return True
-                if answer.state == "failed":
-                    raise JobFailed(answer.reason)
-            next_in_s = sent_at + shard.assigned.heartbeat_s - loop.time()
-            await asyncio.sleep(max(next_in_s, limits.BACKOFF_MIN_S))
+        return Heartbeat(
+            role="shard",
+            id=shard.assigned.index,
+            epoch=shard.assigned.epoch,
+            shard=self._statistics(shard) if with_counts else None,
+        )
 
     # -- handlers --------------------------------------------------------------------------------
 

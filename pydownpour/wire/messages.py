@@ -264,10 +264,12 @@ class UnitEntry(Message, frozen=True, kw_only=True):
 
 
 class LeaseAnswer(Message, frozen=True, kw_only=True):
-    """Units, or none: then wait (and for whom), unless done."""
+    """Units, or none: then wait (and for whom), unless done: there will be no more."""
 
     units: Annotated[list[UnitEntry], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
     done: bool = False
+    failed: bool = False
+    """There will be no more because the job failed; ``reason`` says why."""
     wait_s: Seconds = 0.0
     reason: Words = ""
 

@@ -442,3 +442,15 @@ def test_the_status_survives_the_wire_whatever_was_reported() -> None:
     assert (replica.state, replica.units, replica.samples, replica.age_s) == ("live", 1, 4, 1.0)
     assert (replica.stats.steps, replica.stats.loss) == (3, None)
     assert [(s.index, s.state) for s in shown.shards] == [(0, "ready"), (1, "ready")]
+
+
+def test_a_lease_s_answer_tells_a_failed_job_from_one_that_is_done() -> None:
+    cast = running(job=make_job(work=Work(4, unit=4)))
+    cast.finish_all(1)
+    over = cast.lease(1)
+    assert (over.done, over.failed) == (True, False)
+    cast = running()
+    cast.core.fail("shard 1 died", cast.now)
+    over = cast.lease(1)
+    assert (over.done, over.failed, over.reason) == (True, True, "shard 1 died")
+    assert cast.leave(1).state == "failed"

@@ -1,0 +1,160 @@
+"""The one heartbeat: how a role says that it lives, and hears how the job stands.
+
+Only the coordinator's word ends a role: that it is fenced, or that the job is done or failed.
+Whatever else goes wrong (a connection, a refusal, an answer that nobody can read, even an error of
+our own) is logged and tried again. A heartbeat that was refused is sent again without its counts:
+that somebody lives matters more than what it counted.
+
+Nobody waits for a coordinator that is gone: it may be silent for ``limits.JOIN_PATIENCE_S``, but
+where its host refuses connections no process listens any more, and the wait is short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import final
+
+from pydownpour import limits
+from pydownpour.errors import (
+    ClosedError,
+    DownpourError,
+    Fenced,
+    JobFailed,
+    NotReady,
+    TransportError,
+)
+from pydownpour.net.client import Client
+from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Heartbeats:
+    """Sends them until the coordinator ends this role.
+
+    Args:
+        client: Of the coordinator.
+        every_s: Between two of them.
+        make: Makes the next one; False asks for one without counts.
+        heard: Gets each answer.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        every_s: float,
+        make: Callable[[bool], Heartbeat],
+        heard: Callable[[HeartbeatAnswer], None],
+    ) -> None:
+        self._client, self._every_s = client, every_s
+        self._make, self._heard = make, heard
+        self._patience = Patience(client.url)
+        self._with_counts = True
+        self._logged = ""
+
+    async def run(self) -> HeartbeatAnswer:
+        """Returns the verdict: the first answer that says fenced, done or failed.
+
+        Raises:
+            Fenced, JobFailed, ClosedError: the same, as the error the coordinator answered with.
+            JobFailed: nobody waits for it any longer.
+            ClosedError: it is gone, and was finishing the job when it was last heard.
+        """
+        loop = asyncio.get_running_loop()
+        self._patience.heard(loop.time())
+        while True:
+            sent_at = loop.time()
+            answer = await self._send()
+            if answer is not None:
+                self._patience.heard(loop.time(), state=answer.state)
+                self._heard(answer)
+                if answer.fenced or answer.state in ("done", "failed"):
+                    return answer
+            next_in_s = sent_at + self._every_s - loop.time()
+            await asyncio.sleep(max(next_in_s, limits.BACKOFF_MIN_S))
+
+    async def _send(self) -> HeartbeatAnswer | None:
+        loop = asyncio.get_running_loop()
+        with_counts, self._with_counts = self._with_counts, True
+        try:
+            return await self._client.post(
+                "/v1/heartbeat",
+                self._make(with_counts),
+                HeartbeatAnswer,
+                timeout_s=limits.HEARTBEAT_TIMEOUT_S,
+            )
+        except (Fenced, JobFailed, ClosedError):
+            raise
+        except (TransportError, NotReady) as error:
+            failure: Exception = error
+            self._log(logging.INFO, failure)
+        except DownpourError as error:
+            failure = error
+            self._with_counts = False
+            self._log(logging.WARNING, failure)
+        except Exception as error:
+            failure = error
+            self._with_counts = False
+            self._log(logging.ERROR, failure)
+        if (spent := self._patience.spent(failure, loop.time())) is not None:
+            raise spent from failure
+        return None
+
+    def _log(self, level: int, error: Exception) -> None:
+        """Once for the same words: a heartbeat comes twice a second."""
+        words = f"{type(error).__name__}: {error}"
+        if words != self._logged:
+            self._logged = words
+            unforeseen = error if level == logging.ERROR else None
+            log.log(level, "a heartbeat failed, tried again: %s", words, exc_info=unforeseen)
+
+
+@final
+class Patience:
+    """For how long a coordinator that does not answer is waited for. Pure: told the time.
+
+    Args:
+        url: Of the coordinator, for words.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._heard_at = 0.0
+        self._refused_since: float | None = None
+        self._was_finishing = False
+
+    def heard(self, now: float, *, state: str = "") -> None:
+        """It answered, and said how the job stands."""
+        self._heard_at, self._refused_since = now, None
+        self._was_finishing = state == "evaluating"
+
+    def spent(self, error: Exception, now: float) -> DownpourError | None:
+        """It did not answer, for this reason: how to end, None to go on."""
+        if not getattr(error, "refused", False):
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = now
+        silent_s = now - self._heard_at
+        if silent_s > limits.JOIN_PATIENCE_S:
+            return JobFailed(
+                f"no answer from the coordinator at {self._url} for {silent_s:.0f} s, the limit "
+                f"is {limits.JOIN_PATIENCE_S:g} s (JOIN_PATIENCE_S): {error}"
+            )
+        if self._refused_since is None:
+            return None
+        refused_s = now - self._refused_since
+        if self._was_finishing and refused_s >= limits.FINISHED_REFUSED_S:
+            return ClosedError(
+                f"the coordinator at {self._url} was finishing the job and is gone; its report and "
+                "run folder say how the job ended"
+            )
+        if refused_s >= limits.COORDINATOR_REFUSED_S:
+            return JobFailed(
+                f"the coordinator at {self._url} is gone: nobody has listened there for "
+                f"{refused_s:.0f} s (COORDINATOR_REFUSED_S)"
+            )
+        return None
