@@ -34,7 +34,7 @@ from pydownpour.errors import ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout
 from pydownpour.optimizers import Part
 from pydownpour.policy import Downpour, Policy
-from pydownpour.schedules import pass_order, units_in_pass
+from pydownpour.sampling import samples_at, units_in_pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +57,11 @@ class Work:
         seed: Of the orders, >= 0; equal seeds give equal orders on every machine.
 
     Raises:
-        ConfigError: a number is out of range, or a pass has more than ``limits.UNITS_MAX`` units.
+        ConfigError: a number is out of range, a pass has more than ``limits.UNITS_MAX`` units, or
+            all passes have more than ``limits.COUNT_MAX`` samples.
+
+    An order is computed where it is used, from the seed: two thousand million samples cost no
+    more memory than ten.
 
     Example:
         >>> Work(1000, unit=256, passes=3).units
@@ -81,10 +85,15 @@ class Work:
                 raise ConfigError(f"Work: {field}={value!r} must be at least {least}")
             if value > limits.COUNT_MAX:
                 raise ConfigError(f"Work: {field}={value!r} must be at most 2**53 (COUNT_MAX)")
+        shuffle: Any = self.shuffle
+        if not isinstance(shuffle, bool | np.bool_):
+            raise ConfigError(f"Work: shuffle={shuffle!r} must be True or False")
+        object.__setattr__(self, "shuffle", bool(shuffle))
         if self.units > limits.UNITS_MAX:
             raise ConfigError(
                 f"Work: {self.len} samples in units of {self.unit} are {self.units} units a pass, "
-                f"the limit is {limits.UNITS_MAX} (UNITS_MAX); use a larger unit"
+                f"the limit is {limits.UNITS_MAX} (UNITS_MAX); use a unit of at least "
+                f"{units_in_pass(self.len, limits.UNITS_MAX)}"
             )
         if self.samples > limits.COUNT_MAX:
             raise ConfigError(
@@ -116,7 +125,7 @@ class Work:
                 f"samples [{start}, {stop}) of pass {number} are outside {self.passes} passes "
                 f"of {self.len} samples"
             )
-        return pass_order(self.len, self.shuffle, self.seed, number)[start:stop]
+        return samples_at(self.len, self.shuffle, self.seed, number, start, stop)
 
 
 @final

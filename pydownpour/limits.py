@@ -89,8 +89,8 @@ LAYOUT_ARRAYS_MAX: Final = 100_000
 """Arrays in one layout: what JSON_SIZE_MAX has room for at 40 bytes each."""
 
 # -- work ------------------------------------------------------------------------------------------
-UNITS_MAX: Final = 4_000_000
-"""Work units in one pass; make units larger beyond."""
+UNITS_MAX: Final = 16_000_000
+"""Work units in one pass: a bitmap of 2 MB for each open pass. Make units larger beyond."""
 LEASES_ASKED_MAX: Final = 4
 """Units lent for one request: enough to ask ahead, too few to hoard."""
 LEASES_PER_REPLICA_MAX: Final = 1024

@@ -348,10 +348,12 @@ class Ledger:
             wrong.append(f"a pass was finished twice: {self._finished}")
         for open_pass in self._open.values():
             leased = {unit for number, unit in self._by_unit if number == open_pass.number}
-            done = {unit for unit in range(self.units) if open_pass.is_done(unit)}
-            counted += len(done)
-            samples += sum(stop - start for start, stop in map(self.bounds, done))
-            wrong += audit_pass(open_pass, leased, done)
+            done = open_pass.all_done(self.units)
+            counted += int(done.sum())
+            samples += int(done.sum()) * self.work.unit
+            if done[-1]:
+                samples -= self.units * self.work.unit - self.work.len  # the last may be shorter
+            wrong += audit_pass(open_pass, leased, self.units)
         for name, theirs, ours in (
             ("units", sum(a.units for a in self._accounts.values()), self.units_done),
             ("samples", sum(a.samples for a in self._accounts.values()), self.samples_done),

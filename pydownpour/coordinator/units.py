@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pydownpour.wire.messages import UnitEntry
 
 
@@ -87,16 +90,28 @@ class OpenPass:
         self.done[unit >> 3] |= 1 << (unit & 7)
         self.done_count += 1
 
+    def all_done(self, units: int) -> NDArray[np.bool_]:
+        """For each unit whether it is recorded."""
+        bits = np.frombuffer(self.done, np.uint8)
+        return np.unpackbits(bits, count=units, bitorder="little").view(np.bool_)
 
-def audit_pass(open_pass: OpenPass, leased: set[int], done: set[int]) -> list[str]:
-    """What is wrong with the places of a pass's units, in words."""
+
+def audit_pass(open_pass: OpenPass, leased: set[int], units: int) -> list[str]:
+    """What is wrong with the places of a pass's units, in words.
+
+    Millions of units are looked at as one array; only those that are lent or returned are objects.
+    """
     where = f"pass {open_pass.number + 1}"
     wrong = []
+    done = open_pass.all_done(units)
     returned = set(open_pass.returned)
-    if leased & done or leased & returned or done & returned:
+    held = sorted(leased | returned)
+    if leased & returned or (held and done[held].any()):
         wrong.append(f"{where}: a unit is in two places")
-    if leased | done | returned != set(range(open_pass.cursor)):
+    lent = int(done.sum()) + int(np.count_nonzero(~done[held]) if held else 0)
+    beyond = done[open_pass.cursor :].any() or (held and held[-1] >= open_pass.cursor)
+    if lent != open_pass.cursor or beyond:
         wrong.append(f"{where}: a lent unit is in no place")
-    if len(done) != open_pass.done_count:
-        wrong.append(f"{where}: {len(done)} bits, {open_pass.done_count} counted")
+    if int(done.sum()) != open_pass.done_count:
+        wrong.append(f"{where}: {int(done.sum())} bits, {open_pass.done_count} counted")
     return wrong

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.replica.session import Session
-from pydownpour.schedules import pass_order
+from pydownpour.sampling import samples_at
 from pydownpour.wire.messages import Completion, UnitEntry, WorkEntry
 
 PREFETCH_UNIT_S: Final = 1.0
@@ -34,15 +34,16 @@ class Unit:
         number: The pass, from 0.
         unit: Its number within the pass.
         start, stop: Its places in the pass's order.
-        indices: The samples, int64: a slice of the pass's permutation, or consecutive numbers.
+        indices: The samples, int64: a slice of the pass's order, shuffled or consecutive.
     """
 
     def __init__(self, entry: UnitEntry, work: WorkEntry) -> None:
         self.number, self.unit = entry.number, entry.unit
         self.start, self.stop = entry.start, entry.stop
         self.lease = entry.lease
-        order = pass_order(work.len, work.shuffle, work.seed, entry.number)
-        self.indices: NDArray[np.int64] = order[entry.start : entry.stop]
+        self.indices: NDArray[np.int64] = samples_at(
+            work.len, work.shuffle, work.seed, entry.number, entry.start, entry.stop
+        )
         self.batch_len = len(self.indices)
         """Samples of the batch last given out."""
         self.last_push = 0

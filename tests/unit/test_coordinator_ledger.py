@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -199,3 +201,21 @@ def test_the_audit_sees_a_cooked_book() -> None:
     words = "; ".join(books.audit())
     for part in ("a lent unit is in no place", "3 bits, 1 counted", "samples"):
         assert part in words
+
+
+def test_the_audit_of_a_long_pass_makes_no_object_for_each_unit() -> None:
+    books, units = ledger(800_001, 4), 200_001
+    take(books, 1)
+    state = books.export()
+    state["open"][0] |= {
+        "cursor": units - 1,
+        "done": base64.b64encode(b"\xfe" + b"\xff" * (units // 8 - 1) + b"\0").decode(),
+    }
+    state["accounts"] = [[1, units - 2, 4 * (units - 2), 0, 0]]
+    books.restore(state, 0.0)
+    tracemalloc.start()
+    try:
+        assert books.audit() == []
+        assert tracemalloc.get_traced_memory()[1] < 10 * units
+    finally:
+        tracemalloc.stop()

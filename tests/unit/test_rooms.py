@@ -19,7 +19,7 @@ PACKAGE = ROOT / "pydownpour"
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "limits", "ids", "config"),
     ("fields",),
-    ("histogram", "layout", "optimizers", "codecs", "schedules"),
+    ("histogram", "layout", "optimizers", "codecs", "sampling"),
     ("policy",),
     ("wire",),
     ("net", "storage"),
