@@ -29,9 +29,9 @@ from typing import Any, Final, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
+from pydownpour import _core, config, limits
 from pydownpour.errors import ConfigError
-from pydownpour.layout import DTYPE_CODES, Layout
+from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
 from pydownpour.policy import Downpour, Policy
 from pydownpour.sampling import samples_at, units_in_pass
@@ -76,19 +76,9 @@ class Work:
 
     def __post_init__(self) -> None:
         for field, least in (("len", 1), ("unit", 1), ("passes", 1), ("seed", 0)):
-            value = getattr(self, field)
-            if isinstance(value, np.integer):
-                object.__setattr__(self, field, int(value))
-            elif not isinstance(value, int) or isinstance(value, bool):
-                raise ConfigError(f"Work: {field}={value!r} must be a whole number")
-            if value < least:
-                raise ConfigError(f"Work: {field}={value!r} must be at least {least}")
-            if value > limits.COUNT_MAX:
-                raise ConfigError(f"Work: {field}={value!r} must be at most 2**53 (COUNT_MAX)")
-        shuffle: Any = self.shuffle
-        if not isinstance(shuffle, bool | np.bool_):
-            raise ConfigError(f"Work: shuffle={shuffle!r} must be True or False")
-        object.__setattr__(self, "shuffle", bool(shuffle))
+            number = config.whole(f"Work: {field}", getattr(self, field), least=least)
+            object.__setattr__(self, field, number)
+        object.__setattr__(self, "shuffle", config.flag("Work: shuffle", self.shuffle))
         if self.units > limits.UNITS_MAX:
             raise ConfigError(
                 f"Work: {self.len} samples in units of {self.unit} are {self.units} units a pass, "
@@ -133,8 +123,9 @@ class Job:
     """What is trained, how, and on what.
 
     Args:
-        parameters: Names -> arrays, the initial values. float32 inside; float64, float16 and
-            bfloat16 are converted, integers refused.
+        parameters: Names -> arrays, the initial values, or what numpy reads as arrays (converted
+            once). Names are flat: a dict of dicts is refused, write ``layer1.w``. float32 inside;
+            float64, float16 and bfloat16 are converted, integers and masked arrays refused.
         optimizer: What a shard does with a gradient, for example ``dp.Adagrad(lr=0.05)``.
         policy: When replicas push and fetch. None: ``dp.Downpour()``.
         data: The samples, or None when the replica function finds its own work.
@@ -164,10 +155,8 @@ class Job:
         name: str | None = None,
         wire_dtype: str = "float32",
     ) -> None:
-        self.layout = Layout.of(parameters)
-        self.parameters: dict[str, NDArray[Any]] = {
-            key: np.asarray(value) for key, value in parameters.items()
-        }
+        self.parameters: dict[str, NDArray[Any]] = arrays_of(parameters)
+        self.layout = Layout.of(self.parameters)
         self.optimizer = _checked_optimizer(optimizer)
         self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
@@ -240,6 +229,7 @@ def _checked_optimizer(optimizer: Part) -> Part:
             f"optimizer={optimizer.describe()} only shapes the gradient; put it before a rule: "
             "dp.chain(..., dp.SGD(lr=0.1))"
         )
+    _core.Optimizer(optimizer.parts())  # what shards cannot compile is said here, not there
     return optimizer
 
 

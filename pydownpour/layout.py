@@ -41,12 +41,22 @@ RESERVED_NAME = "__metadata__"
 """Not a parameter's name: the files parameters are written to use it."""
 
 _WHY_NOT = {
-    "i": "integers have no gradient; keep counters and tables out of the parameters",
-    "u": "integers have no gradient; keep counters and tables out of the parameters",
-    "b": "booleans have no gradient; keep masks out of the parameters",
-    "c": "complex numbers are not supported; pass real and imaginary parts as two arrays",
-    "O": "object arrays cannot travel; convert to float32",
+    "parameter": {
+        "i": "integers have no gradient; keep counters and tables out of the parameters",
+        "u": "integers have no gradient; keep counters and tables out of the parameters",
+        "b": "booleans have no gradient; keep masks out of the parameters",
+        "c": "complex numbers are not supported; pass real and imaginary parts as two arrays",
+        "O": "object arrays cannot travel; convert to float32",
+    },
+    "gradient": {
+        "i": "integers are taken for a mistake; convert it with .astype(np.float32)",
+        "u": "integers are taken for a mistake; convert it with .astype(np.float32)",
+        "b": "booleans are taken for a mistake; convert it with .astype(np.float32)",
+        "c": "complex numbers are not supported; pass real and imaginary parts as two arrays",
+        "O": "object arrays cannot travel; convert to float32",
+    },
 }
+"""What an array is called -> numpy's kind of its dtype -> why it is refused."""
 
 
 class ArrayEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,42 +113,20 @@ class Layout:
 
         Raises:
             ConfigError: no arrays, no elements, or a name that is not a non-empty string.
-            UnsupportedArray: an array of integers, booleans, complex numbers or objects.
+            UnsupportedArray: an array of integers, booleans, complex numbers or objects, a masked
+                one, or a dict of arrays.
         """
-        if not isinstance(parameters, Mapping):
-            raise ConfigError(
-                "parameters must be a mapping from names to arrays, not a "
-                f"{type(parameters).__name__}"
-            )
-        entries = []
-        for name, value in parameters.items():
-            array = value if isinstance(value, np.ndarray) else np.asarray(value)
-            entries.append(
-                ArrayEntry(name=name, shape=array.shape, dtype=supported_dtype(name, array))
-            )
-        return cls.from_entries(entries)
+        return cls.from_entries(
+            ArrayEntry(name=name, shape=array.shape, dtype=array.dtype.name)
+            for name, array in arrays_of(parameters).items()
+        )
 
     @classmethod
     def from_entries(cls, entries: Iterable[ArrayEntry]) -> Layout:
         """The layout that ``entries()`` described, for example from a join message."""
         listed = list(entries)
         for entry in listed:
-            if not isinstance(entry.name, str) or not entry.name:
-                raise ConfigError(f"parameter names must be non-empty strings, not {entry.name!r}")
-            if entry.name == RESERVED_NAME:
-                raise ConfigError(
-                    f"a parameter cannot be called {RESERVED_NAME!r}: the safetensors format "
-                    "keeps that name for itself"
-                )
-            if entry.dtype not in DTYPE_CODES:
-                raise UnsupportedArray(f"parameter {entry.name!r} has dtype {entry.dtype}")
-            if len(entry.name) > limits.ARRAY_NAME_LEN_MAX:
-                raise ConfigError(
-                    f"parameter {entry.name[:40]!r}... has a name of {len(entry.name)} characters, "
-                    f"the limit is {limits.ARRAY_NAME_LEN_MAX} (ARRAY_NAME_LEN_MAX)"
-                )
-            if len(entry.shape) > limits.ARRAY_RANK_MAX or any(e < 0 for e in entry.shape):
-                raise ConfigError(f"parameter {entry.name!r} has shape {list(entry.shape)}")
+            _check_entry(entry)
         if not listed:
             raise ConfigError("parameters is empty: there is nothing to train")
         if len(listed) > limits.LAYOUT_ARRAYS_MAX:
@@ -209,16 +197,16 @@ class Layout:
         """A flat float32 array of ``len`` zeros."""
         return np.zeros(self.len, np.float32)
 
-    def pack(self, arrays: Mapping[str, Any], out: Flat | None = None) -> Flat:
-        """Lay arrays end to end as float32 (C order whatever their strides).
+    def pack(self, arrays: Mapping[str, Any]) -> Flat:
+        """The parameters' arrays end to end as float32 (C order whatever their strides).
 
         Raises:
             LayoutMismatch: a name is missing or added, or a shape differs.
         """
-        flat = self.zeros() if out is None else out
+        flat = self.zeros()
         self.check_names(arrays)
         for spec in self.arrays:
-            array = np.asarray(arrays[spec.name])
+            array = as_array(spec.name, arrays[spec.name])
             if array.shape != spec.shape:
                 raise self.shape_error(spec, array.shape)
             supported_dtype(spec.name, array)
@@ -243,17 +231,48 @@ class Layout:
                 f"not in the job {', '.join(map(repr, added[:5]))} (the parameters of a job are "
                 "fixed when it starts)"
             )
+        nested = next((name for name in added if isinstance(arrays[name], Mapping)), None)
+        if nested is not None:
+            words.append(_nested_words(nested, arrays[nested]))
         raise LayoutMismatch(f"expected {len(self.arrays)} arrays: {'; '.join(words)}")
 
     @staticmethod
-    def shape_error(spec: ArraySpec, shape: tuple[int, ...]) -> LayoutMismatch:
+    def shape_error(
+        spec: ArraySpec, shape: tuple[int, ...], what: str = "parameter"
+    ) -> LayoutMismatch:
         """The error for an array of the right name and the wrong shape."""
         return LayoutMismatch(
-            f"array {spec.name!r} has shape {list(shape)}, the parameter has {list(spec.shape)}",
+            f"{what} {spec.name!r} has shape {list(shape)}, the job's parameter has "
+            f"{list(spec.shape)}",
             expected=list(spec.shape),
             actual=list(shape),
             array=spec.name,
         )
+
+
+def _check_entry(entry: ArrayEntry) -> None:
+    """Raise if there can be no such array."""
+    name = entry.name
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"parameter names must be non-empty strings, not {name!r}")
+    if name == RESERVED_NAME:
+        raise ConfigError(
+            f"a parameter cannot be called {RESERVED_NAME!r}: the safetensors format "
+            "keeps that name for itself"
+        )
+    if len(name) > limits.ARRAY_NAME_LEN_MAX:
+        raise ConfigError(
+            f"parameter {name[:40]!r}... has a name of {len(name)} characters, "
+            f"the limit is {limits.ARRAY_NAME_LEN_MAX} (ARRAY_NAME_LEN_MAX)"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"parameter {name!r} has a name that is no text: {error}") from error
+    if entry.dtype not in DTYPE_CODES:
+        raise UnsupportedArray(f"parameter {name!r} has dtype {entry.dtype}")
+    if len(entry.shape) > limits.ARRAY_RANK_MAX or any(e < 0 for e in entry.shape):
+        raise ConfigError(f"parameter {name!r} has shape {list(entry.shape)}")
 
 
 @final
@@ -325,7 +344,61 @@ def partition_of(shards: Sequence[ShardEntry], stripe_len: int, fragment_len: in
     )
 
 
-def supported_dtype(name: str, array: NDArray[Any]) -> str:
+def arrays_of(parameters: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Parameters as arrays of dtypes that can be trained; an array itself is not copied.
+
+    Raises:
+        ConfigError: not a mapping.
+        UnsupportedArray: with the reason in words.
+    """
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(
+            f"parameters must be a mapping from names to arrays, not a {type(parameters).__name__}"
+        )
+    arrays = {name: as_array(name, value) for name, value in parameters.items()}
+    for name, array in arrays.items():
+        supported_dtype(name, array)
+    return arrays
+
+
+def as_array(name: str, value: Any, what: str = "parameter") -> NDArray[Any]:
+    """What numpy reads from a value of any kind.
+
+    Args:
+        name: Whose it is.
+        value: An array itself is not copied.
+        what: "parameter" or "gradient": what messages call it.
+
+    Raises:
+        UnsupportedArray: a masked array, a dict, None, or something numpy cannot read.
+    """
+    if type(value) is np.ndarray:
+        return value
+    why = ""
+    if isinstance(value, np.ma.MaskedArray):
+        why = "is a masked array, and its mask would be lost; fill it: .filled(0)"
+    elif isinstance(value, Mapping):
+        why = f"is a {type(value).__name__}: {_nested_words(name, value)}"
+    elif value is None:
+        why = "is None"
+    if why:
+        raise UnsupportedArray(f"{what} {name!r} {why}", array=name)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UnsupportedArray(
+            f"{what} {name!r} is a {type(value).__name__} that numpy cannot read as an array: "
+            f"{error}",
+            array=name,
+        ) from error
+
+
+def _nested_words(name: str, value: Mapping[Any, Any]) -> str:
+    inner = next(iter(value), "w")
+    return f"names are flat; join them with dots, {f'{name}.{inner}'!r} for [{name!r}][{inner!r}]"
+
+
+def supported_dtype(name: str, array: NDArray[Any], what: str = "parameter") -> str:
     """The dtype's name, if its elements can be trained.
 
     Raises:
@@ -334,8 +407,8 @@ def supported_dtype(name: str, array: NDArray[Any]) -> str:
     dtype = array.dtype.name
     if dtype in DTYPE_CODES:
         return dtype
-    why = _WHY_NOT.get(array.dtype.kind, f"supported are {', '.join(DTYPE_CODES)}")
-    raise UnsupportedArray(f"parameter {name!r} has dtype {dtype}: {why}", array=name)
+    why = _WHY_NOT[what].get(array.dtype.kind, f"supported are {', '.join(DTYPE_CODES)}")
+    raise UnsupportedArray(f"{what} {name!r} has dtype {dtype}: {why}", array=name)
 
 
 def raw(array: NDArray[Any]) -> memoryview:

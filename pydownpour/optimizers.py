@@ -14,10 +14,11 @@ fused multiply-add; the same bits on every instruction set.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias, final
 
+from pydownpour import config, limits
+from pydownpour.config import fraction, not_negative, positive
 from pydownpour.errors import ConfigError
 
 Parts: TypeAlias = list[tuple[str, dict[str, float]]]
@@ -43,11 +44,12 @@ class Part:
         )
 
 
-def _require(part: Part, **checks: bool) -> None:
-    for field, good in checks.items():
-        value = float(getattr(part, field))
-        if not (good and math.isfinite(value)):
-            raise ConfigError(f"{part.name}: {field}={value:g} is out of range; {part.__doc__}")
+def _require(part: Part, **bounds: Callable[[float], bool]) -> None:
+    """Check every field, and make it a float whatever number it was."""
+    for field, holds in bounds.items():
+        value = getattr(part, field)
+        number = config.real(f"{part.name}: {field}", value, holds, part.__doc__ or "")
+        object.__setattr__(part, field, number)
 
 
 @final
@@ -59,7 +61,7 @@ class Clip(Part):
     name: ClassVar[str] = "clip"
 
     def __post_init__(self) -> None:
-        _require(self, max=self.max > 0)
+        _require(self, max=positive)
 
 
 @final
@@ -71,7 +73,7 @@ class WeightDecay(Part):
     name: ClassVar[str] = "weight_decay"
 
     def __post_init__(self) -> None:
-        _require(self, rate=self.rate >= 0)
+        _require(self, rate=not_negative)
 
 
 @final
@@ -84,7 +86,7 @@ class SGD(Part):
     is_rule: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _require(self, lr=self.lr > 0)
+        _require(self, lr=positive)
 
 
 @final
@@ -101,7 +103,7 @@ class Momentum(Part):
     is_rule: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _require(self, lr=self.lr > 0, momentum=0 <= self.momentum < 1)
+        _require(self, lr=positive, momentum=fraction)
 
     def parts(self) -> Parts:
         """This piece in wire form."""
@@ -123,7 +125,7 @@ class Nesterov(Part):
     is_rule: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _require(self, lr=self.lr > 0, momentum=0 <= self.momentum < 1)
+        _require(self, lr=positive, momentum=fraction)
 
     def parts(self) -> Parts:
         """This piece in wire form: momentum with its look-ahead switched on."""
@@ -146,7 +148,7 @@ class Adagrad(Part):
     is_rule: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _require(self, lr=self.lr > 0, eps=self.eps >= 0, initial=self.initial >= 0)
+        _require(self, lr=positive, eps=not_negative, initial=not_negative)
         if self.eps == 0 and self.initial == 0:
             raise ConfigError("adagrad: eps and initial are both 0; a zero gradient would give NaN")
 
@@ -170,10 +172,10 @@ class Adam(Part):
     def __post_init__(self) -> None:
         _require(
             self,
-            lr=self.lr > 0,
-            beta1=0 <= self.beta1 < 1,
-            beta2=0 <= self.beta2 < 1,
-            eps=self.eps > 0,
+            lr=positive,
+            beta1=fraction,
+            beta2=fraction,
+            eps=positive,
         )
 
 
@@ -196,11 +198,11 @@ class AdamW(Part):
     def __post_init__(self) -> None:
         _require(
             self,
-            lr=self.lr > 0,
-            beta1=0 <= self.beta1 < 1,
-            beta2=0 <= self.beta2 < 1,
-            eps=self.eps > 0,
-            decay=self.decay >= 0,
+            lr=positive,
+            beta1=fraction,
+            beta2=fraction,
+            eps=positive,
+            decay=not_negative,
         )
 
 
@@ -235,7 +237,12 @@ def chain(*pieces: Part) -> Chain:
     for piece in pieces[:-1]:
         if piece.is_rule:
             raise ConfigError(f"chain: {piece.name} is a rule and must come last")
-    return Chain(pieces)
+    whole = Chain(pieces)
+    if len(whole.parts()) > limits.SETTINGS_MAX:
+        raise ConfigError(
+            f"chain: {len(whole.parts())} parts, the limit is {limits.SETTINGS_MAX} (SETTINGS_MAX)"
+        )
+    return whole
 
 
 RULES: tuple[type[Part], ...] = (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW)

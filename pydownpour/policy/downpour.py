@@ -28,11 +28,9 @@ Deviations:
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
-from pydownpour import limits
-from pydownpour.errors import ConfigError
+from pydownpour import config
 from pydownpour.policy.base import Actions, Admission, Policy, PushInfo
 
 
@@ -67,18 +65,18 @@ class Downpour(Policy):
     name: ClassVar[str] = "downpour"
 
     def __post_init__(self) -> None:
-        for field in ("push_every", "fetch_every", "in_flight"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or not 1 <= value <= limits.COUNT_MAX:
-                raise ConfigError(f"{field}={value!r} must be a whole number from 1 to 2**53")
-        if not isinstance(self.warm_start, int) or not 0 <= self.warm_start <= limits.COUNT_MAX:
-            raise ConfigError(
-                f"warm_start={self.warm_start!r} must be a number of samples from 0 to 2**53"
+        checked: dict[str, Any] = {
+            field: config.whole(field, getattr(self, field), least=1)
+            for field in ("push_every", "fetch_every", "in_flight")
+        }
+        checked["warm_start"] = config.whole("warm_start", self.warm_start, least=0)
+        checked["overlap"] = config.flag("overlap", self.overlap)
+        if self.local_rate is not None:
+            checked["local_rate"] = config.real(
+                "local_rate", self.local_rate, config.not_negative, "it must be at least 0"
             )
-        if self.local_rate is not None and not (
-            math.isfinite(self.local_rate) and self.local_rate >= 0
-        ):
-            raise ConfigError(f"local_rate={self.local_rate!r} must be a finite number >= 0")
+        for field, value in checked.items():
+            object.__setattr__(self, field, value)
 
     def after_step(self, clock: int) -> Actions:
         """Push when clock % push_every == 0; fetch before the next step if it is its turn."""

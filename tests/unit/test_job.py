@@ -83,9 +83,10 @@ def test_impossible_work_is_refused(settings: dict[str, Any], words: str) -> Non
         Work(**settings)
 
 
-def test_numpy_integers_become_python_ones() -> None:
-    work = Work(np.int64(10))  # type: ignore[arg-type]
+def test_numpy_numbers_become_python_ones() -> None:
+    work = Work(np.int64(10), shuffle=np.bool_(False))  # type: ignore[arg-type]
     assert type(work.len) is int
+    assert work.shuffle is False
 
 
 # -- Job -------------------------------------------------------------------------------------------
@@ -137,6 +138,8 @@ def test_a_second_function_and_no_function_are_refused() -> None:
         ({"optimizer": Clip(1.0)}, "put it before a rule"),
         ({"policy": "downpour"}, "policy='downpour' must be a Policy"),
         ({"data": 100}, "data=100 must be a Work"),
+        ({"optimizer": SGD(lr=1e300)}, "must be a finite f32"),
+        ({"optimizer": chain(Clip(1e-60), SGD(lr=1.0))}, "must be a finite f32"),
         ({"name": "a/b"}, "name='a/b' must be 1 to 64"),
         ({"name": ""}, "must be 1 to 64"),
         ({"wire_dtype": "int8"}, "wire_dtype='int8': unknown"),
@@ -151,6 +154,48 @@ def test_impossible_jobs_are_refused(settings: dict[str, Any], words: str) -> No
 def test_integer_parameters_are_refused_with_the_reason() -> None:
     with pytest.raises(UnsupportedArray, match="integers have no gradient"):
         make_job(parameters={"steps": np.zeros(3, np.int64)})
+
+
+class Tensor:
+    """As a framework's: it is an array only where numpy may look at it."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise RuntimeError("call detach() first")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"w": np.zeros(2), "b": np.zeros(1)}, r"'x' is a dict: names are flat; .* 'x\.w' for"),
+        (np.ma.masked_array([1.0, 2.0], [True, False]), r"'x' is a masked array.*\.filled\(0\)"),
+        (None, "parameter 'x' is None"),
+        ([np.zeros(2), np.zeros(3)], "'x' is a list that numpy cannot read as an array"),
+        (Tensor(), r"'x' is a Tensor that numpy cannot read as an array: call detach\(\)"),
+    ],
+)
+def test_what_is_no_array_is_refused_with_the_advice(value: Any, words: str) -> None:
+    with pytest.raises(UnsupportedArray, match=words):
+        make_job(parameters={"good": np.zeros(1), "x": value})
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a name that is no text"):
+        make_job(parameters={"half \ud800": np.zeros(1)})
+
+
+def test_parameters_are_converted_once_and_arrays_are_not_copied() -> None:
+    class Counted:
+        reads = 0
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            self.reads += 1
+            return np.ones(2, np.float32)
+
+    counted = Counted()
+    array = np.zeros(3, np.float32)
+    job = make_job(parameters={"a": array, "c": counted})
+    assert counted.reads == 1
+    assert job.parameters["a"] is array
 
 
 def test_odd_arrays_are_parameters_too() -> None:

@@ -1,10 +1,13 @@
 """Optimizer descriptions: what they accept, what they say, what they compile to."""
 
+import dataclasses
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pydownpour import _core
+from pydownpour import _core, limits
 from pydownpour.errors import ConfigError
 from pydownpour.optimizers import (
     PARTS,
@@ -57,11 +60,33 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
         (lambda: AdamW(decay=-0.1), "decay=-0.1"),
         (lambda: Clip(0.0), "max=0"),
         (lambda: WeightDecay(float("inf")), "rate=inf"),
+        (lambda: SGD(10**400), "lr=inf"),
     ],
 )
 def test_numbers_out_of_range_are_named(make: Any, field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         make()
+
+
+@pytest.mark.parametrize("kind", [*RULES, *PARTS])
+@pytest.mark.parametrize("value", ["0.1", None, True, [0.1], 1j, np.zeros(2)])
+def test_what_is_no_number_is_named_for_every_field(kind: Any, value: Any) -> None:
+    example: Any = EXAMPLES[kind]
+    for field in dataclasses.fields(kind):
+        with pytest.raises(ConfigError, match=f"{field.name}=.* must be a number, not a"):
+            dataclasses.replace(example, **{field.name: value})
+
+
+def test_numbers_of_any_type_become_floats() -> None:
+    for number in (1, np.float32(1), np.int64(1), Fraction(1)):
+        assert SGD(number) == SGD(1.0)  # type: ignore[arg-type]
+        assert type(SGD(number).lr) is float  # type: ignore[arg-type]
+
+
+def test_a_chain_longer_than_a_message_takes_is_refused_at_once() -> None:
+    assert len(chain(*[Clip(1.0)] * 63, SGD(0.1)).parts()) == limits.SETTINGS_MAX
+    with pytest.raises(ConfigError, match=r"65 parts, the limit is 64 \(SETTINGS_MAX\)"):
+        chain(*[Clip(1.0)] * 64, SGD(0.1))
 
 
 def test_a_chain_ends_in_exactly_one_rule() -> None:

@@ -43,6 +43,10 @@ def test_warm_start_leaves_the_lowest_live_replica_alone() -> None:
         ({"fetch_every": 1.5}, "fetch_every=1.5"),
         ({"warm_start": -1}, "warm_start=-1"),
         ({"local_rate": float("nan")}, "local_rate=nan"),
+        ({"push_every": "1"}, "push_every='1' must be a whole number"),
+        ({"in_flight": True}, "in_flight=True must be a whole number"),
+        ({"local_rate": "0.1"}, "local_rate='0.1' must be a number, not a str"),
+        ({"overlap": "no"}, "overlap='no' must be True or False"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, Any], word: str) -> None:

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pydownpour"
 
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "limits", "ids", "config"),
-    ("fields",),
+    ("errors", "limits", "ids"),
+    ("fields", "config"),
     ("histogram", "layout", "optimizers", "codecs", "sampling"),
     ("policy",),
     ("wire",),
