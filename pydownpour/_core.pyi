@@ -141,10 +141,11 @@ class Store:
         self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
     ) -> str:
         """Verdict for a run of seqs: "new", "done" (all applied before), "partly" (some),
-        "fenced" (older incarnation), "unknown" (this incarnation was never admitted here and
-        first_incomplete > 1: the shard lost its past; nothing is changed), "window" (last seq >=
-        floor + SEQ_WINDOW). Raises the floor to first_incomplete - 1. A newer incarnation fences
-        the older ones and starts at floor 0. ids and seqs start at 1."""
+        "fenced" (older incarnation), "unknown" (first_incomplete - 1 is beyond everything this
+        incarnation announced here: the shard lost its past; nothing is changed), "window" (last
+        seq >= floor + SEQ_WINDOW). Raises the floor to first_incomplete - 1. A newer incarnation
+        fences the older ones and starts at floor 0. ids and seqs start at 1. The work is bounded
+        by the window, whatever count says."""
     def fence(self, replica: int, incarnation: int) -> None:
         """Refuse incarnations below this one for ever."""
     def applied(self, replica: int) -> tuple[int, int, int] | None:

@@ -28,7 +28,7 @@ import math
 import struct
 from typing import Final, final
 
-from pydownpour import _core
+from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
@@ -109,7 +109,8 @@ def push_notice(frame: _core.Frame) -> PushNotice:
     """Read a PUSH frame's notice.
 
     Raises:
-        RemoteProtocolError: the payload has another length.
+        RemoteProtocolError: the payload has another length, or a number is none that a replica
+            can mean.
     """
     if len(frame.payload) != PUSH_NOTICE.size:
         raise RemoteProtocolError(
@@ -117,6 +118,8 @@ def push_notice(frame: _core.Frame) -> PushNotice:
         )
     first_incomplete, clock, samples = PUSH_NOTICE.unpack(frame.payload)
     norm = struct.unpack("<f", struct.pack("<I", frame.aux))[0]
+    if clock > limits.COUNT_MAX or samples > limits.COUNT_MAX or not norm >= 0:
+        raise RemoteProtocolError(f"PUSH with clock {clock}, samples {samples}, norm {norm}")
     return PushNotice(first_incomplete, clock, samples, norm)
 
 

@@ -29,6 +29,8 @@ class Rules:
     """A record that was applied is not applied again."""
     fence: bool = True
     """Nothing of an incarnation is taken after a newer one was heard."""
+    bound_floor: bool = True
+    """A replica's word moves the floor no further than it has announced."""
     apply_first: bool = True
     """A record is reported as settled only when it is applied."""
 
@@ -69,7 +71,8 @@ class Store:
 
     def _past(self, incarnation: int) -> windows.Shard:
         """One memory for all incarnations; without fences each has its own."""
-        return self._pasts.setdefault(0 if self.rules.fence else incarnation, windows.Shard())
+        key = 0 if self.rules.fence else incarnation
+        return self._pasts.setdefault(key, windows.Shard(bounded=self.rules.bound_floor))
 
     def admit(
         self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
@@ -226,7 +229,7 @@ class Inlet(bytearray):
             raise ValueError("length")
         if kind == 1 and (self.push is not None or not (seq and replica and incarnation)):
             raise ValueError("push")
-        if kind == 1 and seq + count >= 1 << 64:
+        if kind == 1 and (seq + count >= 1 << 64 or count > windows.WINDOW):
             raise ValueError("run")
 
     def _check_fragment(

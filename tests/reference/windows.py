@@ -2,7 +2,8 @@
 
 RELIABILITY rules in one place: identity is (replica, incarnation, seq); the floor is where the
 replica said nothing below is incomplete, or where everything below is applied; a seq more than
-1,023 above the floor is not taken; a past that is not known is not guessed.
+1,023 above the floor is not taken; a past that is not known is not guessed, and a replica that
+calls records settled which it never announced has one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Replica:
     incarnation: int = 0
     known: bool = False
     said: int = 0
+    announced: int = 0
     applied: set[tuple[int, int]] = dataclasses.field(default_factory=set)
 
     @property
@@ -29,15 +31,26 @@ class Replica:
             floor += 1
         return floor
 
+    @property
+    def heard(self) -> int:
+        """The highest seq that was announced or applied."""
+        applied = (seq for life, seq in self.applied if life == self.incarnation)
+        return max(self.announced, max(applied, default=0))
+
+    def start_over(self, incarnation: int, *, known: bool) -> None:
+        """A new incarnation has no past here."""
+        self.incarnation, self.known, self.said, self.announced = incarnation, known, 0, 0
+
     def is_done(self, seq: int) -> bool:
         """Whether the record has its final answer."""
         return seq <= self.floor or (self.incarnation, seq) in self.applied
 
 
 class Shard:
-    """Answers as the core's ledger must."""
+    """Answers as the core's ledger must; without ``bounded`` it believes any floor."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bounded: bool = True) -> None:
+        self.bounded = bounded
         self.replicas: dict[int, Replica] = {}
 
     def admit(
@@ -47,15 +60,18 @@ class Shard:
         entry = self.replicas.get(replica, Replica())
         if incarnation < entry.incarnation:
             return "fenced"
-        if incarnation > entry.incarnation or not entry.known:
-            if first_incomplete > 1:
-                return "unknown"
-            entry.incarnation, entry.known, entry.said = incarnation, True, 0
+        is_new = incarnation > entry.incarnation or not entry.known
+        if (is_new or self.bounded) and first_incomplete - 1 > (0 if is_new else entry.heard):
+            return "unknown"
+        if is_new:
+            entry.start_over(incarnation, known=True)
         self.replicas[replica] = entry
         # The floor climbs over applied records before and after the replica's word counts.
         entry.said = max(entry.floor, first_incomplete - 1)
         if first_seq + count - 1 >= entry.floor + WINDOW:
             return "window"
+        if count:
+            entry.announced = max(entry.announced, first_seq + count - 1)
         done = sum(entry.is_done(seq) for seq in range(first_seq, first_seq + count))
         if done == 0:
             return "new"
@@ -65,7 +81,7 @@ class Shard:
         """Older incarnations are refused from now on."""
         entry = self.replicas.setdefault(replica, Replica())
         if incarnation > entry.incarnation:
-            entry.incarnation, entry.known, entry.said = incarnation, False, 0
+            entry.start_over(incarnation, known=False)
 
     def settle(self, replica: int, incarnation: int, seq: int) -> str:
         """Apply one record if it is new: "applied", "duplicate" or why not."""

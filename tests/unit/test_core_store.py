@@ -187,6 +187,21 @@ def test_loading_after_the_first_record_is_too_late() -> None:
         store.import_ledger(ledger)
 
 
+def test_an_answer_about_a_run_costs_the_window_and_not_the_numbers_in_it() -> None:
+    store = make_store()
+    assert store.admit(1, 1, 1, 1000, 1) == "new"
+    for _ in range(200):  # four thousand million seqs each, were they walked
+        assert store.admit(1, 1, 1, 2**32 - 1, 2**40) == "unknown"
+        assert store.admit(1, 1, 1, 2**32 - 1, 1001) == "window"
+        assert store.admit(1, 1, 2**64 - 1, 2**32 - 1, 1) == "window"
+    assert store.applied(1) == (1, 1000, 0)
+    for _ in range(4000):
+        floor = store.applied(1)[1]  # type: ignore[index]
+        assert store.admit(1, 1, floor + 1, 1023, floor + 1) == "new"
+        assert store.admit(1, 1, 1, floor + 1023, floor + 1024) == "done"
+    assert floor > 4_000_000
+
+
 def test_parameter_frames_are_pinned_buffers_of_one_moment() -> None:
     store = make_store(len=40_000, stripe_len=2048, fragment_len=8192)
     values = np.arange(40_000, dtype="f4")

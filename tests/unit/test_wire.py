@@ -75,6 +75,20 @@ def test_a_push_notice_of_another_length_is_refused() -> None:
         frames.push_notice(frame)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "aux"),
+    [((1, 2**53 + 1, 1), 0), ((1, 1, 2**64 - 1), 0), ((1, 1, 1), 0x7FC0_0000)],
+    ids=["a clock beyond counting", "samples beyond counting", "a norm that is no number"],
+)
+def test_a_push_notice_with_numbers_nobody_can_mean_is_refused(
+    numbers: tuple[int, int, int], aux: int
+) -> None:
+    payload = frames.PUSH_NOTICE.pack(*numbers)
+    (frame,) = _core.scan_frames(_core.encode_frame(kind=Kind.PUSH, aux=aux, payload=payload))
+    with pytest.raises(RemoteProtocolError, match="PUSH with clock"):
+        frames.push_notice(frame)
+
+
 def test_refusals_carry_words_and_become_errors() -> None:
     data = frames.refuse(seq=4, count=2, code=Code.NON_FINITE, words="NaN in w", fragment=1)
     (frame,) = _core.scan_frames(data)

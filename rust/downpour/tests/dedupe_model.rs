@@ -11,6 +11,7 @@ struct Model {
     incarnation: u32,
     known: bool,
     said: u64,
+    announced: u64,
     done: HashSet<(u32, u64)>,
 }
 
@@ -27,17 +28,22 @@ impl Model {
         if run.incarnation < self.incarnation {
             return Verdict::Fenced;
         }
-        if run.incarnation > self.incarnation || !self.known {
-            if run.first_incomplete > 1 {
-                return Verdict::Unknown;
-            }
-            (self.incarnation, self.known, self.said) = (run.incarnation, true, 0);
+        let is_new = run.incarnation > self.incarnation || !self.known;
+        if run.first_incomplete.saturating_sub(1) > if is_new { 0 } else { self.heard() } {
+            return Verdict::Unknown;
+        }
+        if is_new {
+            self.start_over(run.incarnation, true);
         }
         self.said = self.floor().max(run.first_incomplete.saturating_sub(1));
         let floor = self.floor();
-        let seqs = run.first_seq..run.first_seq + u64::from(run.count);
-        if seqs.end > floor + WINDOW {
+        let stop = run.first_seq.saturating_add(u64::from(run.count));
+        if stop > floor + WINDOW {
             return Verdict::Window;
+        }
+        let seqs = run.first_seq..stop;
+        if !seqs.is_empty() {
+            self.announced = self.announced.max(stop - 1);
         }
         let is_done = |seq: &u64| *seq <= floor || self.done.contains(&(self.incarnation, *seq));
         match seqs.clone().filter(is_done).count() {
@@ -47,9 +53,19 @@ impl Model {
         }
     }
 
+    /// The highest seq of this incarnation that was announced or applied.
+    fn heard(&self) -> u64 {
+        let mine = self.done.iter().filter(|(life, _)| *life == self.incarnation);
+        mine.map(|(_, seq)| *seq).max().unwrap_or(0).max(self.announced)
+    }
+
+    fn start_over(&mut self, incarnation: u32, known: bool) {
+        (self.incarnation, self.known, self.said, self.announced) = (incarnation, known, 0, 0);
+    }
+
     fn fence(&mut self, incarnation: u32) {
         if incarnation > self.incarnation {
-            (self.incarnation, self.known, self.said) = (incarnation, false, 0);
+            self.start_over(incarnation, false);
         }
     }
 
@@ -76,12 +92,18 @@ enum Act {
     Reload,
 }
 
+/// Numbers at the end of the integers, where sums overflow.
+fn far() -> impl Strategy<Value = u64> {
+    prop_oneof![u64::MAX - 3..=u64::MAX, Just(1 << 62), Just(1 << 40), (1 << 31)..(1u64 << 33)]
+}
+
 fn act() -> impl Strategy<Value = Act> {
     // Small numbers meet often; around the window's edge they meet the edge.
-    let seq = prop_oneof![1..12u64, 1018..1030u64, 1..3000u64];
+    let seq = prop_oneof![4 => 1..12u64, 4 => 1018..1030u64, 4 => 1..3000u64, 1 => far()];
     let (replica, incarnation) = (1..3u32, 1..4u32);
-    let incomplete = prop_oneof![4 => Just(1u64), 1 => 0..8u64, 1 => 1..2000u64];
-    let run = (replica.clone(), incarnation.clone(), seq.clone(), 0..6u32, incomplete);
+    let incomplete = prop_oneof![8 => Just(1u64), 2 => 0..8u64, 2 => 1..2000u64, 1 => far()];
+    let count = prop_oneof![8 => 0..6u32, 2 => 0..1100u32, 1 => Just(u32::MAX)];
+    let run = (replica.clone(), incarnation.clone(), seq.clone(), count, incomplete);
     prop_oneof![
         4 => run.prop_map(|(replica, incarnation, first_seq, count, first_incomplete)| {
             Act::Admit(Run { replica, incarnation, first_seq, count, first_incomplete })

@@ -186,6 +186,9 @@ fn an_impossible_announcement_is_named() {
     assert!(matches!(announced(Header { incarnation: 0, ..head }), Fault::Nobody { .. }));
     assert!(matches!(announced(Header { seq: 0, ..head }), Fault::Run { seq: 0, count: 1 }));
     assert!(matches!(announced(Header { seq: u64::MAX, ..head }), Fault::Run { .. }));
+    for count in [1025, u32::MAX] {
+        assert!(matches!(announced(Header { count, ..head }), Fault::Run { .. }));
+    }
     let short = fault(&frame(head, &[0; 23]));
     assert_eq!(short, Fault::PayloadMismatch { kind: Kind::Push, size: 23, expected: 24 });
 }

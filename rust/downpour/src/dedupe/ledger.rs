@@ -31,7 +31,8 @@ pub enum Verdict {
     Partly,
     /// A newer incarnation lives.
     Fenced,
-    /// The replica has a past here that this shard does not know.
+    /// The replica has a past here that this shard does not know: it calls seqs settled that
+    /// were never announced.
     Unknown,
     /// The last seq is too far above the floor.
     Window,
@@ -74,12 +75,15 @@ pub struct Entry {
     /// Whether this incarnation was admitted; a fence alone only shuts older ones out.
     is_known: bool,
     window: Window,
+    /// The highest seq that was announced or applied; the replica's word moves the floor no
+    /// further.
+    announced: u64,
     last_lsn: u64,
     applied: u64,
 }
 
-/// Bytes of an encoded entry: replica, incarnation, known, three zeros, counts, window.
-pub const ENTRY_SIZE: usize = 4 + 4 + 4 + 8 + 8 + Window::SIZE;
+/// Bytes of an encoded entry: replica, incarnation, known, counts, announced, window.
+pub const ENTRY_SIZE: usize = 4 + 4 + 4 + 8 + 8 + 8 + Window::SIZE;
 
 impl Entry {
     /// The newest incarnation seen or fenced.
@@ -125,6 +129,7 @@ impl Entry {
     /// Remember that the record `seq`, which was claimed as new, was applied as `lsn`.
     pub fn complete(&mut self, seq: u64, lsn: u64) {
         self.window.mark(seq);
+        self.announced = self.announced.max(seq);
         self.last_lsn = self.last_lsn.max(lsn);
         self.applied += 1;
     }
@@ -133,18 +138,23 @@ impl Entry {
         if run.incarnation < self.incarnation {
             return Verdict::Fenced;
         }
-        if run.incarnation > self.incarnation || !self.is_known {
-            if run.first_incomplete > 1 {
-                return Verdict::Unknown;
-            }
-            self.incarnation = run.incarnation;
-            self.is_known = true;
-            self.window = Window::default();
+        let is_new = run.incarnation > self.incarnation || !self.is_known;
+        let settled = run.first_incomplete.saturating_sub(1);
+        let announced = if is_new { 0 } else { self.announced };
+        if settled > announced {
+            // An answer was given for a seq that this shard never heard of.
+            return Verdict::Unknown;
         }
-        self.window.raise(run.first_incomplete.saturating_sub(1));
+        if is_new {
+            self.start_over(run.incarnation, true);
+        }
+        self.window.raise(settled);
         let last = run.first_seq.saturating_add(u64::from(run.count)).saturating_sub(1);
         if self.window.is_beyond(last) {
             return Verdict::Window;
+        }
+        if run.count > 0 {
+            self.announced = self.announced.max(last);
         }
         match self.window.done_in(run.first_seq, run.count) {
             0 => Verdict::New,
@@ -155,10 +165,15 @@ impl Entry {
 
     fn fence(&mut self, incarnation: u32) {
         if incarnation > self.incarnation {
-            self.incarnation = incarnation;
-            self.is_known = false;
-            self.window = Window::default();
+            self.start_over(incarnation, false);
         }
+    }
+
+    fn start_over(&mut self, incarnation: u32, is_known: bool) {
+        self.incarnation = incarnation;
+        self.is_known = is_known;
+        self.window = Window::default();
+        self.announced = 0;
     }
 
     pub(super) fn encode(&self, replica: u32, bytes: &mut Vec<u8>) {
@@ -167,6 +182,7 @@ impl Entry {
         bytes.extend_from_slice(&u32::from(self.is_known).to_le_bytes());
         bytes.extend_from_slice(&self.last_lsn.to_le_bytes());
         bytes.extend_from_slice(&self.applied.to_le_bytes());
+        bytes.extend_from_slice(&self.announced.to_le_bytes());
         self.window.encode(bytes);
     }
 
@@ -182,14 +198,19 @@ impl Entry {
             1 => true,
             _ => return None,
         };
-        let window = Window::decode(bytes[28..].try_into().ok()?)?;
-        if !is_known && window != Window::default() {
+        let announced = double(28);
+        let window = Window::decode(bytes[36..].try_into().ok()?)?;
+        if !is_known && (announced != 0 || window != Window::default()) {
+            return None;
+        }
+        if announced < window.last() || window.is_beyond(announced) {
             return None;
         }
         let entry = Self {
             incarnation: word(4),
             is_known,
             window,
+            announced,
             last_lsn: double(12),
             applied: double(20),
         };
@@ -358,5 +379,27 @@ mod tests {
         assert_eq!(ledger.admit(&run(1, 1, 1023, 1)), Verdict::New);
         assert_eq!(ledger.admit(&run(1, 1024, 10, 11)), Verdict::New);
         assert_eq!(ledger.find(3).expect("admitted").claim(1, 1034), Claim::Window);
+    }
+
+    #[test]
+    fn a_replica_s_word_moves_the_floor_no_further_than_it_has_announced() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.admit(&run(1, 1, 5, 1)), Verdict::New);
+        let before = ledger.find(3);
+        for settled in [6, 1 << 40, 1 << 62, u64::MAX - 1] {
+            assert_eq!(ledger.admit(&run(1, 6, 1, settled + 1)), Verdict::Unknown, "{settled}");
+            assert_eq!(ledger.find(3), before);
+        }
+        assert_eq!(ledger.admit(&run(1, 6, 1, 6)), Verdict::New);
+        assert_eq!(ledger.find(3).map(|entry| entry.floor()), Some(5));
+    }
+
+    #[test]
+    fn what_was_not_taken_or_names_no_record_is_not_announced() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.admit(&run(1, 1 << 40, 5, 1)), Verdict::Window);
+        assert_eq!(ledger.admit(&run(1, 1000, 0, 1)), Verdict::New);
+        assert_eq!(ledger.admit(&run(1, 1, 1, 2)), Verdict::Unknown);
+        assert_eq!(ledger.find(3).map(|entry| entry.floor()), Some(0));
     }
 }

@@ -8,13 +8,15 @@
 //! The floor rises in two ways: over seqs that are done and touch it, and to
 //! `first_incomplete - 1`, which the replica sends with each push and which says that it will
 //! never ask about lower ones again. A refused record is not done: it may be sent again, and
-//! otherwise the replica's `first_incomplete` passes it.
+//! otherwise the replica's `first_incomplete` passes it. The replica's word counts only for seqs
+//! that it has announced here: nothing else can have been answered.
 //!
 //! States of a replica here:
 //!
 //! ```text
 //! nothing --push, first_incomplete <= 1--> known(incarnation)
 //! nothing --push, first_incomplete > 1---> nothing        answer: unknown (our state was lost)
+//! known(i) --first_incomplete > announced-> known(i)      answer: unknown, the same
 //! known(i) --push of i-------------------> known(i)       answer: new, partly, done, window
 //! known(i) --push of j > i---------------> known(j)       older incarnations are fenced
 //! any -------fence(j)--------------------> fenced below j, incarnation j not seen yet
@@ -22,7 +24,7 @@
 //! ```
 //!
 //! # Limits
-//! 1,024 seqs above the floor; one entry (176 bytes) a replica id.
+//! 1,024 seqs above the floor; one entry (184 bytes) a replica id.
 
 mod error;
 mod ledger;

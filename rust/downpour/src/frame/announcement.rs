@@ -5,6 +5,9 @@ use super::{Fault, Kind};
 /// Bytes of an encoded [`Announcement`].
 pub const ANNOUNCEMENT_SIZE: usize = 24;
 
+/// Records that one PUSH may announce: no window of a shard is longer.
+pub const RUN_MAX: u32 = 1024;
+
 /// What a replica says about a whole push.
 ///
 /// # Layout

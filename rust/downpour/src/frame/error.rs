@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::Kind;
+use super::{Kind, RUN_MAX};
 
 /// A broken rule of the wire, and the byte of the stream at which the offending frame began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -68,8 +68,12 @@ pub enum Fault {
     /// A record out of its place in the run.
     #[error("FRAGMENT with seq {seq}, expected {expected}: records of a push come in order")]
     Sequence { seq: u64, expected: u64 },
-    /// A run of sequence numbers that starts at 0 or passes the end of the integers.
-    #[error("PUSH announces {count} records from seq {seq}: seqs run from 1 to 2^64 - 2")]
+    /// A run of sequence numbers that starts at 0, passes the end of the integers, or is longer
+    /// than any window.
+    #[error(
+        "PUSH announces {count} records from seq {seq}: seqs run from 1 to 2^64 - 2, and a run \
+         has at most {RUN_MAX}"
+    )]
     Run { seq: u64, count: u32 },
     /// The bytes end inside a frame, where only whole frames are allowed.
     #[error("{available} bytes left, the frame needs {needed}")]

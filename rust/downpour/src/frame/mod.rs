@@ -34,7 +34,7 @@ mod header;
 mod kind;
 mod run;
 
-pub use announcement::{ANNOUNCEMENT_SIZE, Announcement};
+pub use announcement::{ANNOUNCEMENT_SIZE, Announcement, RUN_MAX};
 pub use error::{Fault, ProtocolError};
 pub use header::{HEADER_SIZE, Header, MAGIC, WIRE_VERSION};
 pub use kind::{Code, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind};

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 
 use super::{Event, Frame, InletError, Misuse, Refusal, Settled};
-use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError};
+use crate::dedupe::WINDOW;
+use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError, RUN_MAX};
 use crate::kernel::DType;
 use crate::shard::{Outcome, Record, Refused, Shard};
 
 /// A window offers at least this many bytes, so that many small frames arrive in one call; it
 /// offers no more than a large frame needs, so that the bytes stay in the cache until applied.
 const WINDOW_SIZE_MIN: usize = 256 * 1024 + 2 * HEADER_SIZE;
+
+const _: () = assert!(RUN_MAX as u64 == WINDOW, "a longer run could never be admitted");
 
 /// A push between its announcement and its last record.
 #[derive(Clone, Copy, Debug)]
@@ -356,7 +359,7 @@ fn check_push(header: &Header) -> Result<(), Fault> {
         let (replica, incarnation) = (header.replica, header.incarnation);
         return Err(Fault::Nobody { kind, replica, incarnation });
     }
-    if seq == 0 || seq.checked_add(u64::from(count)).is_none() {
+    if seq == 0 || seq.checked_add(u64::from(count)).is_none() || count > RUN_MAX {
         return Err(Fault::Run { seq, count });
     }
     Ok(())

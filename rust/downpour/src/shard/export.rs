@@ -6,7 +6,7 @@
 //! ```text
 //! off  size  field
 //!  0    4    magic "PDL1"
-//!  4    1    version 1, then three zeros
+//!  4    1    version 2, then three zeros
 //!  8   24    len, stripe_len, fragment_len
 //! 32    8    LSN
 //! 40    4    fragments
@@ -26,7 +26,7 @@ use crate::dedupe::{ENTRY_SIZE, Ledger, LedgerError};
 use crate::store::StoreError;
 
 const MAGIC: [u8; 4] = *b"PDL1";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEAD_SIZE: usize = 48;
 const CRC_SIZE: usize = 4;
 
