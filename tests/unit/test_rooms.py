@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,7 +124,6 @@ def parse(path: Path) -> Source:
 
 
 SOURCES = [parse(path) for path in sorted(PACKAGE.rglob("*.py"))]
-EACH = pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.dotted or "__init__")
 
 
 def room_of(name: str) -> str | None:
@@ -153,27 +152,35 @@ def wrong_imports(source: Source) -> list[str]:
     return found
 
 
-@EACH
-def test_every_module_has_a_room(source: Source) -> None:
-    assert source.room == "" or source.room in LEVEL, f"{source.path}: add its room to TIERS"
-
-
-@EACH
-def test_imports_point_downward(source: Source) -> None:
-    if source.room in {"", "demo"}:
-        return  # the face shows names of every room; the demo is a user's file that we carry
-    assert wrong_imports(source) == []
-
-
-@EACH
-def test_decisions_are_told_the_world(source: Source) -> None:
-    if not any(source.dotted == p or source.dotted.startswith(p + ".") for p in PURE):
-        return
-    assert [
-        f"{source.path.relative_to(ROOT)}:{line}: a pure module imports {name}"
+def imported(sources: Iterable[Source], forbidden: Callable[[str], bool]) -> list[str]:
+    """Where some of these modules import what they must not."""
+    return [
+        f"{source.path.relative_to(ROOT)}:{line}: {name}"
+        for source in sources
         for name, line in source.imports()
-        if name.partition(".")[0] in IMPURE
-    ] == []
+        if forbidden(name)
+    ]
+
+
+def test_every_module_has_a_room() -> None:
+    homeless = [source.dotted for source in SOURCES if source.room not in {"", *LEVEL}]
+    assert homeless == [], "add its room to TIERS"
+
+
+def test_imports_point_downward() -> None:
+    # The face shows names of every room; the demo is a user's file that we carry.
+    inside = [source for source in SOURCES if source.room not in {"", "demo"}]
+    assert [problem for source in inside for problem in wrong_imports(source)] == []
+
+
+def is_pure(source: Source) -> bool:
+    return any(source.dotted == p or source.dotted.startswith(p + ".") for p in PURE)
+
+
+def test_decisions_are_told_the_world() -> None:
+    pure = [source for source in SOURCES if is_pure(source)]
+    assert len(pure) >= len(PURE)
+    assert imported(pure, lambda name: name.partition(".")[0] in IMPURE) == []
 
 
 def test_pure_modules_exist() -> None:
@@ -181,15 +188,10 @@ def test_pure_modules_exist() -> None:
     assert [name for name in PURE if name not in dotted] == [], "renamed? then rename it in PURE"
 
 
-@EACH
-def test_only_net_touches_aiohttp(source: Source) -> None:
-    if source.room in {"net", "sim", "bench", "testing"}:
-        return  # sim runs it, bench and testing measure and disturb it
-    assert [
-        f"{source.path.relative_to(ROOT)}:{line}: {name}"
-        for name, line in source.imports()
-        if name.partition(".")[0] == "aiohttp"
-    ] == []
+def test_only_net_touches_aiohttp() -> None:
+    # sim runs it, bench and testing measure and disturb it
+    others = [s for s in SOURCES if s.room not in {"net", "sim", "bench", "testing"}]
+    assert imported(others, lambda name: name.partition(".")[0] == "aiohttp") == []
 
 
 def asks_the_kernel(node: ast.Call) -> bool:
@@ -198,46 +200,40 @@ def asks_the_kernel(node: ast.Call) -> bool:
     return isinstance(path, ast.Constant) and str(path.value).startswith("/proc/")
 
 
-@EACH
-def test_only_storage_touches_files(source: Source) -> None:
-    if source.room in TOUCHES_FILES:
-        return
-    found = [
-        f"{source.path.relative_to(ROOT)}:{node.lineno}: {owner}.{function}"
-        for owner, function, node in source.calls()
-        if (owner == "" and function == "open" and not asks_the_kernel(node))
+def touches_files(owner: str, function: str, node: ast.Call) -> bool:
+    """Whether a call opens, makes, moves or removes a file."""
+    return (
+        (owner == "" and function == "open" and not asks_the_kernel(node))
         or (owner == "os" and function in OS_FILE_CALLS)
         or (owner == "io" and function == "open")
         or (owner != "" and function in FILE_METHODS)
-    ]
-    found += [
-        f"{source.path.relative_to(ROOT)}:{line}: {name}"
-        for name, line in source.imports()
-        if name.partition(".")[0] in FILE_MODULES
-    ]
-    assert found == []
+    )
 
 
-@EACH
-def test_production_does_not_know_the_simulator(source: Source) -> None:
-    if source.room in MAY_IMPORT_SIM or source.room == "":
-        return
-    assert [line for name, line in source.imports() if room_of(name) == "sim"] == []
+def test_only_storage_touches_files() -> None:
+    others = [source for source in SOURCES if source.room not in TOUCHES_FILES]
+    assert [
+        f"{source.path.relative_to(ROOT)}:{node.lineno}: {owner}.{function}"
+        for source in others
+        for owner, function, node in source.calls()
+        if touches_files(owner, function, node)
+    ] == []
+    assert imported(others, lambda name: name.partition(".")[0] in FILE_MODULES) == []
 
 
-@EACH
-def test_data_never_executes_code(source: Source) -> None:
-    found = [
-        f"{source.path.relative_to(ROOT)}:{line}: {name}"
-        for name, line in source.imports()
-        if name.partition(".")[0] in EXECUTES_DATA
-    ]
-    found += [
+def test_production_does_not_know_the_simulator() -> None:
+    production = [source for source in SOURCES if source.room not in {"", *MAY_IMPORT_SIM}]
+    assert imported(production, lambda name: room_of(name) == "sim") == []
+
+
+def test_data_never_executes_code() -> None:
+    assert imported(SOURCES, lambda name: name.partition(".")[0] in EXECUTES_DATA) == []
+    assert [
         f"{source.path.relative_to(ROOT)}:{node.lineno}: {function}()"
+        for source in SOURCES
         for owner, function, node in source.calls()
         if owner == "" and function in {"eval", "exec"} and (source.room, function) != RUNS_JOB_FILE
-    ]
-    assert found == []
+    ] == []
 
 
 @pytest.mark.parametrize(
