@@ -70,6 +70,9 @@ def check(data: _Bytes, dtype: int) -> tuple[int, int, float]:
     """Scan elements: (count of non-finite ones, index of the first or -1, sum of squares of the
     finite ones in f64, in a fixed lane order: same bits on every SIMD level)."""
 
+def zeros(data: _Bytes, dtype: int) -> int:
+    """How many elements are zero, of either sign."""
+
 def cast(source: _Bytes, source_dtype: int, target: _Bytes, target_dtype: int) -> None:
     """Convert element by element, round to nearest even, once. Lengths must match; source and
     target may not share memory."""

@@ -14,7 +14,8 @@
     ├── AuthError             (also PermissionError)   token missing or wrong
     ├── ParameterError        (also ValueError)
     │   ├── UnsupportedArray                      an array we do not take, and why
-    │   └── NonFiniteGradient                     NaN or Inf in a gradient: refused, nothing applied
+    │   ├── NonFiniteGradient                     NaN or Inf in a gradient: refused, nothing applied
+    │   └── GradientsRefused                      no push is applied any more, and why
     ├── Fenced                                    a newer incarnation of this replica lives
     ├── NotReady                                  the peer is up, but waits for somebody
     ├── LimitExceeded                             a named limit of limits.py was hit; back off
@@ -114,6 +115,10 @@ class UnsupportedArray(ParameterError):
 
 class NonFiniteGradient(ParameterError):
     """A gradient holds NaN or Inf. It was refused whole; find the batch that made it."""
+
+
+class GradientsRefused(ParameterError):
+    """Push after push was not applied; the message has the last reason and what to change."""
 
 
 class Fenced(DownpourError):

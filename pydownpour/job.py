@@ -38,8 +38,8 @@ from pydownpour.sampling import samples_at, units_in_pass
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WIRE_DTYPES: Final = ("float32", "float16", "float64")
-"""What gradients may travel as; bfloat16 arrays are taken, but numpy cannot make them."""
+WIRE_DTYPES: Final = tuple(DTYPE_CODES)
+"""What gradients may travel as."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -130,7 +130,8 @@ class Job:
         policy: When replicas push and fetch. None: ``dp.Downpour()``.
         data: The samples, or None when the replica function finds its own work.
         name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
-        wire_dtype: float32, float16 (half the bytes) or float64: what gradients travel as.
+        wire_dtype: What gradients travel as: float32, float16 or bfloat16 (half the bytes; float16
+            is finer and ends at 65504, bfloat16 reaches as far as float32), or float64.
 
     Attributes:
         layout: The parameters' names, shapes and places.
@@ -165,8 +166,7 @@ class Job:
         """False while the name is only the default, which a job file's name replaces."""
         if wire_dtype not in WIRE_DTYPES:
             known = ", ".join(WIRE_DTYPES)
-            why = "numpy has no such type" if wire_dtype in DTYPE_CODES else "unknown"
-            raise ConfigError(f"wire_dtype={wire_dtype!r}: {why}; choose one of {known}")
+            raise ConfigError(f"wire_dtype={wire_dtype!r}: unknown; choose one of {known}")
         self.wire_dtype = wire_dtype
         self._train: Callable[..., Any] | None = None
         self._evaluation: Callable[..., Any] | None = None

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour.bench.children import Child
-from pydownpour.layout import ArrayEntry, Flat, Layout, ShardEntry, partition
+from pydownpour.layout import ArrayEntry, Flat, Layout, ShardEntry, partition, raw
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.net.server import Call, FrameBody, Route, Server
@@ -165,6 +165,7 @@ class Pusher:
             Push(
                 index=self._pushes,
                 values=self.gradient,
+                data=raw(self.gradient),
                 base=self._base,
                 clock=self._pushes,
                 samples=1,

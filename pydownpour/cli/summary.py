@@ -51,7 +51,9 @@ def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"({report.get('samples_per_s', 0.0):,.0f} samples/s)",
         ))  # fmt: skip
     if pushes := report.get("pushes"):
-        rows.append(("pushes", ", ".join(f"{count:,} {what}" for what, count in pushes.items())))
+        told = {what: count for what, count in pushes.items() if count or what != "unheard"}
+        rows.append(("pushes", ", ".join(f"{count:,} {what}" for what, count in told.items())))
+    rows += _losses_and_gradients(report)
     if staleness := report.get("staleness"):
         rows.append((
             "staleness", f"mean {staleness.get('mean', 0):.2f}, max {staleness.get('max', 0)}",
@@ -67,6 +69,21 @@ def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("memory", _memory(memory)))
     if report.get("storage") not in (None, "ok", "off"):
         rows.append(("storage", str(report["storage"])))
+    return rows
+
+
+def _losses_and_gradients(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was lost on the way to a push; no row where nothing was."""
+    rows: list[tuple[str, str]] = []
+    gradients = report.get("gradients", {})
+    if dropped := gradients.get("dropped"):
+        rows.append(("dropped", f"{dropped:,} of {gradients.get('computed', 0):,} gradients"))
+    wire = gradients.get("wire_dtype")
+    for what, words in (("overflowed", "were too large"), ("underflowed", "became zero")):
+        if count := gradients.get(f"values_{what}"):
+            rows.append((what, f"{count:,} values of gradients {words} in {wire}"))
+    if count := report.get("losses_not_finite"):
+        rows.append(("losses", f"{count:,} were NaN or infinite"))
     return rows
 
 

@@ -26,14 +26,14 @@ class LossCurve:
         self._every = 1
         self._closed: list[_Bucket] = []
         self._open = _Bucket()
-        self.not_finite = 0
-        """Losses that were NaN or infinite: counted, not drawn."""
 
     def add(self, at_s: float, samples_done: int, loss: float, weight: int) -> None:
-        """Report the mean loss of ``weight`` samples, at a time and an amount of work."""
+        """Report the mean loss of ``weight`` samples, at a time and an amount of work.
+
+        One that is not finite cannot be drawn; replicas count theirs.
+        """
         value = finite(loss)
         if value is None:
-            self.not_finite += 1
             return
         self._open.add(at_s, samples_done, value, max(weight, 1))
         if self._open.count < self._every:
@@ -62,32 +62,37 @@ class LossCurve:
 class _Bucket:
     """A weighted mean; its place on the curve is where its last loss was."""
 
-    __slots__ = ("at_s", "count", "loss_sum", "samples", "weight")
+    __slots__ = ("at_s", "count", "loss", "samples", "weight")
 
     def __init__(self) -> None:
         self.at_s = 0.0
         self.samples = 0
-        self.loss_sum = 0.0
+        self.loss = 0.0
         self.weight = 0
         self.count = 0
 
     def add(self, at_s: float, samples: int, loss: float, weight: int) -> None:
         self.at_s, self.samples = at_s, samples
-        self.loss_sum += loss * weight
-        self.weight += weight
+        self._mix(loss, weight)
         self.count += 1
+
+    def _mix(self, loss: float, weight: int) -> None:
+        """A mean of finite numbers is finite; their sum need not be."""
+        total = self.weight + weight
+        self.loss = self.loss * (self.weight / total) + loss * (weight / total)
+        self.weight = total
 
     def joined(self, later: _Bucket) -> _Bucket:
         both = _Bucket()
         both.at_s, both.samples = later.at_s, later.samples
-        both.loss_sum = self.loss_sum + later.loss_sum
-        both.weight = self.weight + later.weight
+        both.loss, both.weight = self.loss, self.weight
+        both._mix(later.loss, later.weight)
         both.count = self.count + later.count
         return both
 
     @property
     def point(self) -> tuple[float, int, float]:
-        return self.at_s, self.samples, self.loss_sum / self.weight
+        return self.at_s, self.samples, self.loss
 
 
 @final

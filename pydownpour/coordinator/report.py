@@ -3,8 +3,8 @@
 Who counts what. Replicas count what they sent and what was acknowledged to them; shards count what
 they applied, so the two sides check each other: after a clean end ``sent`` = ``applied`` +
 ``refused``. A push has a part at every shard; it counts as applied once, by the shard that applied
-the most. When a replica was killed its last words are missing, and ``applied`` may exceed what it
-still told us it had sent.
+the most. When a replica was killed its last words are missing: what shards applied was sent, so
+``sent`` is at least that, and ``unheard`` of it no replica has told.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def build_report(
         "passes": ledger.passes_finished if ledger is not None else 0,
         "work": _work(core),
         "pushes": _pushes(members, slots),
+        "gradients": _gradients(core, members),
         "records": _records(slots),
         "staleness": _staleness(members),
         "bytes": {
@@ -68,7 +69,7 @@ def build_report(
         "policy": core.job.policy.to_wire(),
         "parameters": core.job.layout.len,
         "losses": progress.curve.points,
-        "losses_not_finite": progress.curve.not_finite,
+        "losses_not_finite": sum(member.stats.losses_not_finite for member in members),
         "audit": ledger.audit() if ledger is not None else [],
         "storage": storage,
     }
@@ -88,6 +89,8 @@ def audit_report(report: Mapping[str, Any]) -> list[str]:
         return []
     wrong = [str(words) for words in report["audit"]]
     pushes = report["pushes"]
+    if pushes["sent"] < pushes["applied"]:
+        wrong.append(f"{pushes['applied']} pushes were applied and {pushes['sent']} sent")
     if pushes["applied"] < pushes["acked"]:
         wrong.append(
             f"replicas were told of {pushes['acked']} pushes, shards count {pushes['applied']}"
@@ -120,12 +123,26 @@ def _work(core: Core) -> dict[str, Any] | None:
 
 
 def _pushes(members: list[Member], slots: list[Slot]) -> dict[str, int]:
+    told = sum(member.stats.pushes_sent for member in members)
+    applied = max((slot.stats.pushes for slot in slots), default=0)
     return {
-        "sent": sum(member.stats.pushes_sent for member in members),
+        "sent": max(told, applied),
         "acked": sum(member.stats.pushes_acked for member in members),
-        "applied": max((slot.stats.pushes for slot in slots), default=0),
+        "applied": applied,
         "duplicate": max((slot.stats.pushes_duplicate for slot in slots), default=0),
         "refused": sum(member.stats.pushes_refused for member in members),
+        "unheard": max(applied - told, 0),
+    }
+
+
+def _gradients(core: Core, members: list[Member]) -> dict[str, Any]:
+    """What became of gradients before they were sent."""
+    return {
+        "computed": sum(member.stats.steps for member in members),
+        "dropped": sum(member.stats.gradients_dropped for member in members),
+        "wire_dtype": core.job.wire_dtype,
+        "values_overflowed": sum(member.stats.values_overflowed for member in members),
+        "values_underflowed": sum(member.stats.values_underflowed for member in members),
     }
 
 

@@ -30,7 +30,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     UpgradeRefused,
 )
-from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, raw
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat
 from pydownpour.net.client import Client
 from pydownpour.replica.pushes import Part, Push
 from pydownpour.replica.roads import PostRoad, Road, StreamRoad
@@ -108,13 +108,8 @@ class Link:
 
     def push(self, push: Push) -> None:
         """Queue this shard's part of a push."""
-        entry = self.entry
-        part = push.values[entry.start : entry.start + entry.len]
-        if self.item_size != 4:
-            data = memoryview(bytearray(entry.len * self.item_size))
-            _core.cast(part, 1, data, self.dtype_code)
-        else:
-            data = raw(part)
+        start, stop = self.entry.start, self.entry.start + self.entry.len
+        data = push.data[start * self.item_size : stop * self.item_size]
         self.queue.append(Part(push, self._next_seq, self.fragments, data))
         self._next_seq += self.fragments
         self._wake.set()

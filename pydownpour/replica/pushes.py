@@ -8,7 +8,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour.layout import Flat
+from pydownpour import _core
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, raw
 from pydownpour.wire.frames import PushNotice
 
 
@@ -20,6 +21,7 @@ class Push:
     Attributes:
         index: 1, 2, 3, ... in the order a replica pushed.
         values: The gradient over the whole layout; must not change until the push is settled.
+        data: The bytes that are sent: the same in the wire's dtype.
         base: Per shard, the fragment versions of the parameters it was computed from.
         clock: Steps finished.
         samples: Samples in it.
@@ -28,10 +30,13 @@ class Push:
         open_parts: Shards that have not answered for all their records.
         refused: Records refused, over all shards.
         staleness: The largest reported.
+        reason: Why it was not applied, in words: the first refusal's. One that has a reason before
+            it is sent cannot be sent.
     """
 
     index: int
     values: Flat
+    data: memoryview
     base: tuple[NDArray[np.uint64], ...]
     clock: int
     samples: int
@@ -41,6 +46,40 @@ class Push:
     refused: int = 0
     staleness: int = 0
     reason: str = ""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Encoded:
+    """A gradient as it is sent, and what the scan of just those bytes found.
+
+    Attributes:
+        data: Bytes of the wire's dtype.
+        bad: Values that are NaN or infinite in it.
+        first: Index of the first of them, or -1.
+        norm: L2 norm of the others.
+        underflowed: Values that are zero in it and were not before.
+    """
+
+    data: memoryview
+    bad: int
+    first: int
+    norm: float
+    underflowed: int = 0
+
+
+def encode(values: Flat, wire_dtype: str) -> Encoded:
+    """Put a gradient into the wire's dtype and look at the result, not at what it was made of."""
+    single = DTYPE_CODES["float32"]
+    code = DTYPE_CODES[wire_dtype]
+    if code == single:
+        bad, first, squares = _core.check(raw(values), single)
+        return Encoded(raw(values), bad, first, squares**0.5)
+    data = memoryview(bytearray(len(values) * DTYPE_SIZES[wire_dtype]))
+    _core.cast(values, single, data, code)
+    bad, first, squares = _core.check(data, code)
+    underflowed = _core.zeros(data, code) - _core.zeros(values, single)
+    return Encoded(data, bad, first, squares**0.5, underflowed)
 
 
 @final

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar, cast, final
 
@@ -16,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, limits
-from pydownpour.errors import ConfigError, NonFiniteGradient
+from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient
 from pydownpour.layout import Flat, raw, supported_dtype
 from pydownpour.optimizers import local_rate
 from pydownpour.policy import from_wire
 from pydownpour.replica.portal import Portal
-from pydownpour.replica.pushes import Push
+from pydownpour.replica.pushes import Encoded, Push, encode
 from pydownpour.replica.session import Session
 from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
 from pydownpour.wire.messages import Completion, ReplicaStats, UnitEntry
@@ -34,6 +35,8 @@ Errand: TypeAlias = Generator[Coroutine[Any, Any, Any], Any, T]
 
 PLAIN_DTYPES = {np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)}
 """What numpy converts to float32 by itself."""
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
+"""The largest finite value of each dtype gradients may travel as."""
 LOSSES_KEPT = 50
 """Losses averaged for the progress display."""
 
@@ -95,9 +98,14 @@ class Trainer:
         self.in_flight_max = max(1, min(wanted, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.clock = self.samples = self.units = self.pushes = 0
         self.dropped = self._dropped_in_a_row = 0
+        self._unsent = 0
+        """Pushes that could not be sent."""
+        self.overflowed = self.underflowed = 0
+        """Values too large, and too small, for what gradients travel as."""
         self.wait_s = 0.0
         self.unit: Unit | None = None
         self._losses: list[float] = []
+        self.losses_not_finite = 0
         self.land()
 
     # -- gradients -----------------------------------------------------------------------------
@@ -164,30 +172,53 @@ class Trainer:
         """A NaN or Inf is never pushed: the step's gradient is dropped, counted and named."""
         self.dropped += 1
         self._dropped_in_a_row += 1
-        spec = self.layout.arrays[bisect.bisect_right(self._starts, first) - 1]
+        name, index = self._place(first)
         words = (
-            f"replica {self.session.joined.replica}, step {self.clock - 1}: the gradient holds "
-            f"{count} NaN or infinite values, the first in {spec.name!r} at flat index "
-            f"{first - spec.start}; dropped, nothing was pushed"
+            f"{self._who()}: the gradient holds {count} NaN or infinite values, the first in "
+            f"{name!r} at flat index {index}; dropped, nothing was pushed"
         )
         if self._dropped_in_a_row >= limits.NONFINITE_STEPS_MAX:
             raise NonFiniteGradient(
                 f"{words}. That was {self._dropped_in_a_row} steps in a row "
                 "(NONFINITE_STEPS_MAX): the parameters or the data are broken",
-                array=spec.name,
-                index=first - spec.start,
+                array=name,
+                index=index,
                 count=count,
             )
         log.warning(words)
+
+    def _who(self) -> str:
+        return f"replica {self.session.joined.replica}, step {self.clock - 1}"
+
+    def _place(self, element: int) -> tuple[str, int]:
+        """An element of the layout as (array, flat index in it)."""
+        spec = self.layout.arrays[bisect.bisect_right(self._starts, element) - 1]
+        return spec.name, element - spec.start
+
+    def check_refusals(self) -> None:
+        """Refusals that repeat are as loud as NaN in each gradient.
+
+        Raises:
+            GradientsRefused: too many pushes in a row were not applied.
+        """
+        count = self.session.refused_in_a_row
+        if count >= limits.NONFINITE_STEPS_MAX:
+            raise GradientsRefused(
+                f"{self.session.last_refusal}. That was push {count} in a row that was not applied "
+                "(NONFINITE_STEPS_MAX)",
+                count=count,
+            )
 
     def _note_loss(self, loss: float | None, unit: Unit | None) -> None:
         if loss is None:
             return
         value = float(loss)
+        if not math.isfinite(value):
+            self.losses_not_finite += 1
+            return
         self._losses = [*self._losses[-(LOSSES_KEPT - 1) :], value]
         if unit is not None:
-            unit.losses += 1
-            unit.loss_sum += value
+            unit.note_loss(value)
 
     # -- push and fetch ------------------------------------------------------------------------
 
@@ -201,22 +232,47 @@ class Trainer:
         slot, self._accrued = self._accrued, None
         if slot is None:
             return None
-        norm = self._accrued_norm
-        if self._accrued_steps > 1:
-            norm = _core.check(raw(slot.flat), 1)[2] ** 0.5
+        wire = self.session.joined.wire_dtype
+        if self._accrued_steps == 1 and wire == "float32":
+            encoded = Encoded(raw(slot.flat), 0, -1, self._accrued_norm)  # looked at by its step
+        else:
+            encoded = encode(slot.flat, wire)
+        self.underflowed += encoded.underflowed
         self.pushes += 1
         push = Push(
             index=self.pushes,
             values=slot.flat,
+            data=encoded.data,
             base=self._accrued_base,
             clock=self.clock,
             samples=self._accrued_samples,
-            norm=norm,
+            norm=encoded.norm,
             leases=tuple(self._accrued_leases),
         )
+        if encoded.bad:
+            push.reason = self._cannot_be_sent(slot.flat, encoded, wire)
         self._accrued_samples = self._accrued_steps = 0
         self._accrued_leases.clear()
         return push
+
+    def _cannot_be_sent(self, values: Flat, encoded: Encoded, wire: str) -> str:
+        """A sum of finite gradients that is not finite as it would travel: dropped, and why."""
+        self._unsent += 1
+        self.dropped += self._accrued_steps
+        self.overflowed += encoded.bad
+        name, index = self._place(encoded.first)
+        steps = self._accrued_steps
+        accrued = f", accrued over {steps} steps," if steps > 1 else ""
+        words = (
+            f"{self._who()}: {encoded.bad} values of the gradient{accrued} are too large for the "
+            f"{wire} they travel as, the first in {name!r} at flat index {index}: "
+            f"{values[encoded.first]:g}, the largest possible is {LARGEST[wire]:g}; nothing was "
+            "pushed. Choose "
+            + ("" if wire == "float32" else "wire_dtype='float32' or 'bfloat16' for the job, or ")
+            + "a smaller learning rate"
+        )
+        log.warning(words)
+        return words
 
     @property
     def must_wait(self) -> bool:
@@ -283,9 +339,12 @@ class Trainer:
             steps=self.clock,
             samples=self.samples,
             units=self.units,
-            pushes_sent=self.pushes,
+            pushes_sent=self.pushes - self._unsent,
             gradients_dropped=self.dropped,
-            loss=sum(losses) / len(losses) if losses else None,
+            values_overflowed=self.overflowed,
+            values_underflowed=self.underflowed,
+            loss=sum(loss / len(losses) for loss in losses) if losses else None,
+            losses_not_finite=self.losses_not_finite,
             wait_s=self.wait_s,
         )
 
@@ -344,6 +403,7 @@ class _Facade:
     ) -> Errand[None]:
         t = self._trainer
         t.session.check_training()
+        t.check_refusals()
         t.take(gradients, loss, samples)
         actions = t.policy.after_step(t.clock - 1)
         overlap = bool(getattr(t.policy, "overlap", True))
@@ -422,6 +482,8 @@ class Replica(_Facade):
             LayoutMismatch: a name is missing or added, or a shape differs.
             NonFiniteGradient: too many steps in a row held NaN or Inf (one alone is dropped,
                 counted and logged).
+            GradientsRefused: too many pushes in a row were not applied: too large for the wire's
+                dtype, an optimizer's result that is not finite, a policy that takes none.
             Fenced, JobFailed: the session ended.
             ClosedError: the job is over; a job's own function need not catch it.
         """

@@ -112,6 +112,9 @@ class Session:
         """Buffers of settled pushes, for the user's side to use again."""
         self.acked = 0
         self.refused = 0
+        self.refused_in_a_row = 0
+        """Pushes that were not applied since the last one that was."""
+        self.last_refusal = ""
         self.staleness = Histogram()
         self._fetching: list[asyncio.Future[None]] | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -136,10 +139,16 @@ class Session:
     # -- pushes ----------------------------------------------------------------------------------
 
     def push(self, push: Push) -> None:
-        """Send a push to every shard in the background. Its buffer is ours until settled."""
+        """Send a push to every shard in the background. Its buffer is ours until settled.
+
+        One that cannot be sent is settled at once, in its turn: nobody has applied it.
+        """
+        self._newest = push.index
+        if push.reason:
+            self._settled(push)
+            return
         push.open_parts = len(self.links)
         self.pushes[push.index] = push
-        self._newest = push.index
         for link in self.links:
             link.push(push)
 
@@ -148,13 +157,19 @@ class Session:
             self._notify()
             return
         del self.pushes[push.index]
+        self._settled(push)
+
+    def _settled(self, push: Push) -> None:
         self.settled += 1
-        if push.refused:
-            self.refused += 1
+        if push.reason:
+            self.refused += push.refused > 0
+            self.refused_in_a_row += 1
+            self.last_refusal = push.reason
             for lease in push.leases:
                 self.not_applied.setdefault(lease, push.reason)
         else:
             self.acked += 1
+            self.refused_in_a_row = 0
             self.staleness.add(push.staleness)
         self.released.append(push.values)
         self._notify()

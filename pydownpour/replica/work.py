@@ -49,7 +49,8 @@ class Unit:
         self.last_push = 0
         """The push that carries its newest gradient. 0: it has given none."""
         self.losses = 0
-        self.loss_sum = 0.0
+        self.loss: float | None = None
+        """Mean of the finite losses reported while it was worked on."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -66,10 +67,14 @@ class Unit:
             self.batch_len = len(batch)
             yield batch
 
-    @property
-    def loss(self) -> float | None:
-        """Mean of the losses reported while it was worked on."""
-        return self.loss_sum / self.losses if self.losses else None
+    def note_loss(self, loss: float) -> None:
+        """One more finite loss."""
+        self.losses += 1
+        if self.loss is None:
+            self.loss = loss
+        else:
+            # Finite losses have a finite mean, though their sum or difference may not be.
+            self.loss = self.loss * ((self.losses - 1) / self.losses) + loss / self.losses
 
 
 @final

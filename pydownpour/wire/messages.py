@@ -171,14 +171,20 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     pushes_acked: Count = 0
     pushes_refused: Count = 0
     gradients_dropped: Count = 0
-    """Steps whose gradient held NaN or Inf: never pushed."""
+    """Steps whose gradient held NaN or Inf, or was too large for the wire's dtype: never pushed."""
+    values_overflowed: Count = 0
+    """Values of gradients that were too large for it."""
+    values_underflowed: Count = 0
+    """Values of gradients that became zero in it."""
     records_duplicate: Count = 0
     fetches: Count = 0
     reconnects: Count = 0
     bytes_sent: Count = 0
     bytes_received: Count = 0
     loss: Finite | None = None
-    """Mean of the last reported losses."""
+    """Mean of the last reported losses that were finite."""
+    losses_not_finite: Count = 0
+    """Reported losses that were NaN or infinite."""
     staleness: HistogramEntry = HistogramEntry()
     """Of acknowledged pushes (each push's largest over shards and fragments)."""
     wait_s: Seconds = 0.0

@@ -8,8 +8,9 @@ import math
 import msgspec
 import pytest
 
+from pydownpour.cli.summary import summary
 from pydownpour.coordinator.progress import LossCurve, Progress
-from pydownpour.coordinator.report import build_report
+from pydownpour.coordinator.report import audit_report, build_report
 from pydownpour.coordinator.tally import SUMMED, add_stats
 from pydownpour.wire.messages import EvaluationEntry, RefusedEntry, ReplicaStats
 from tests.fakes.coordination import Cast, histogram
@@ -45,7 +46,16 @@ def test_weights_count() -> None:
 def test_no_curve_holds_what_is_not_finite(loss: float) -> None:
     curve = LossCurve()
     curve.add(1.0, 1, loss, 1)
-    assert (curve.points, curve.last, curve.not_finite) == ([], None, 1)
+    assert (curve.points, curve.last) == ([], None)
+
+
+def test_the_mean_of_losses_whose_sum_is_too_large_is_a_number_that_json_carries() -> None:
+    curve = LossCurve(2)
+    for at in range(5):
+        curve.add(float(at), at, 1.7e308, 10**6)
+        curve.add(float(at), at, -1.7e308, 10**6)
+    text = msgspec.json.encode(curve.points)
+    assert msgspec.json.decode(text, type=list[tuple[float, int, float]]) == curve.points
 
 
 def test_the_rate_is_over_the_time_of_training() -> None:
@@ -112,7 +122,9 @@ def test_the_reports_counts_agree() -> None:
     assert report["units"] == sum(r["units"] for r in report["replicas"])
     assert (report["seconds"], report["samples_per_s"]) == (4.0, 5.0)
     pushes = report["pushes"]
-    assert pushes == {"sent": 9, "acked": 8, "applied": 8, "duplicate": 1, "refused": 1}
+    assert pushes == {
+        "sent": 9, "acked": 8, "applied": 8, "duplicate": 1, "refused": 1, "unheard": 0,
+    }  # fmt: skip
     assert pushes["sent"] == pushes["applied"] + pushes["refused"]
     assert sum(report["staleness"]["histogram"].values()) == pushes["acked"]
     assert report["staleness"] == {
@@ -127,6 +139,23 @@ def test_the_reports_counts_agree() -> None:
     }  # fmt: skip
     first = report["replicas"][0]
     assert (first["incarnations"], first["steps"], first["units"]) == (2, 4, 3)
+
+
+def test_what_shards_applied_was_sent_though_the_sender_died_before_it_told() -> None:
+    cast = Cast()
+    cast.shards_ready()
+    cast.join()
+    cast.beat(1, pushes_sent=5, pushes_acked=4, steps=9, gradients_dropped=3, losses_not_finite=2)
+    cast.shard_beat(0, pushes=8)
+    cast.finish_all(1)
+    report = build_report(cast.core, cast.now, version="9", rss_peak_bytes=5, storage="ok")
+    assert (report["pushes"]["sent"], report["pushes"]["unheard"]) == (8, 3)
+    assert audit_report({**report, "state": "done"}) == []
+    assert report["losses_not_finite"] == 2
+    rows = dict(summary(report))
+    assert rows["pushes"] == "8 sent, 4 acked, 8 applied, 0 duplicate, 0 refused, 3 unheard"
+    assert rows["dropped"] == "3 of 9 gradients"
+    assert rows["losses"] == "2 were NaN or infinite"
 
 
 def test_the_report_reads_the_same_from_a_file() -> None:

@@ -143,7 +143,6 @@ def test_a_second_function_and_no_function_are_refused() -> None:
         ({"name": "a/b"}, "name='a/b' must be 1 to 64"),
         ({"name": ""}, "must be 1 to 64"),
         ({"wire_dtype": "int8"}, "wire_dtype='int8': unknown"),
-        ({"wire_dtype": "bfloat16"}, "numpy has no such type"),
     ],
 )
 def test_impossible_jobs_are_refused(settings: dict[str, Any], words: str) -> None:

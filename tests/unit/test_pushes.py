@@ -8,7 +8,7 @@ from pydownpour.replica.pushes import Part, Push
 
 
 def make_part(count: int, first_seq: int = 11) -> Part:
-    push = Push(1, np.zeros(4, np.float32), (), 1, 1, 0.0)
+    push = Push(1, np.zeros(4, np.float32), memoryview(b""), (), 1, 1, 0.0)
     return Part(push, first_seq, count, memoryview(b""))
 
 

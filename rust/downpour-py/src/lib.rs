@@ -31,7 +31,7 @@ mod _core {
     #[pymodule_export]
     use super::inlets::{Refusal, ReplicaInlet, Settled, ShardInlet};
     #[pymodule_export]
-    use super::numbers::{accumulate, build_info, cast, check, crc32c, step};
+    use super::numbers::{accumulate, build_info, cast, check, crc32c, step, zeros};
     #[pymodule_export]
     use super::store::{Optimizer, Store};
 

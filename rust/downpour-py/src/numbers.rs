@@ -61,6 +61,12 @@ pub fn check(py: Python<'_>, data: Input, dtype: u8) -> PyResult<(usize, i64, f6
     })
 }
 
+/// How many elements are zero.
+#[pyfunction]
+pub fn zeros(py: Python<'_>, data: Input, dtype: u8) -> PyResult<usize> {
+    enter(py, data.bytes().len(), || Ok(kernel::zeros(Level::best(), elements(&data, dtype)?)))
+}
+
 /// Convert element by element, round to nearest even.
 #[pyfunction]
 pub fn cast(

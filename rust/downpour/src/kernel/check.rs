@@ -37,6 +37,27 @@ pub fn check(level: Level, values: Gradient<'_>) -> Check {
     }
 }
 
+/// How many elements are zero, of either sign: what a narrower type has more of has underflowed.
+#[must_use]
+pub fn zeros(level: Level, values: Gradient<'_>) -> usize {
+    match values {
+        Gradient::F32(values) => level.run(Zeros { values }),
+        Gradient::F64(values) => level.run(Zeros { values }),
+        Gradient::F16(words) => level.run(Zeros::<F16> { values: bytemuck::cast_slice(words) }),
+        Gradient::Bf16(words) => level.run(Zeros::<Bf16> { values: bytemuck::cast_slice(words) }),
+        Gradient::Unaligned(raw) => match values.dtype() {
+            DType::F32 => zeros_in::<f32>(level, raw.bytes()),
+            DType::F64 => zeros_in::<f64>(level, raw.bytes()),
+            DType::F16 => zeros_in::<F16>(level, raw.bytes()),
+            DType::Bf16 => zeros_in::<Bf16>(level, raw.bytes()),
+        },
+    }
+}
+
+fn zeros_in<E: Element>(level: Level, bytes: &[u8]) -> usize {
+    level.run(Zeros::<E> { values: &bytemuck::pod_collect_to_vec(bytes) })
+}
+
 /// Add up first and look later: squares are never negative, so one element that is not finite
 /// leaves a total that is not, and elements are looked at one by one only then.
 fn scan<E: Element>(level: Level, values: &[E]) -> Check {
@@ -110,6 +131,26 @@ impl<E: Element> Kernel for Inspect<'_, E> {
     }
 }
 
+/// How many elements are zero.
+struct Zeros<'a, E> {
+    values: &'a [E],
+}
+
+impl<E: Element> Kernel for Zeros<'_, E> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run(self) -> usize {
+        // Counted by the chunk in 32 bits, so that lanes stay as narrow as the elements.
+        let mut count = 0;
+        for chunk in self.values.chunks(1 << 16) {
+            let zeros: u32 = chunk.iter().map(|value| u32::from(value.exact() == 0.0)).sum();
+            count += zeros as usize;
+        }
+        count
+    }
+}
+
 /// Partial sums, added in pairs. Out of the loop's sight: if the compiler sees which lanes are
 /// added at the end it shuffles them in every round.
 #[inline(never)]
@@ -127,7 +168,7 @@ fn total(sums: &[f64; LANES]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Check, check};
+    use super::{Check, check, zeros};
     use crate::kernel::{DType, Gradient, Level};
 
     #[test]
@@ -139,6 +180,22 @@ mod tests {
             let found = check(level, Gradient::F32(&values));
             assert_eq!((found.count, found.first_index), (2, Some(37)));
             assert!((found.sum_of_squares - 98.0 * 4.0).abs() < f64::EPSILON);
+        }
+    }
+
+    #[test]
+    fn zeros_of_either_sign_are_counted_and_nothing_else() {
+        let mut values = vec![1e-45_f32; 100];
+        values[3] = 0.0;
+        values[98] = -0.0;
+        values[99] = f32::NAN;
+        let odd = [&[0_u8], bytemuck::cast_slice(&values)].concat();
+        for level in Level::available() {
+            assert_eq!(zeros(level, Gradient::F32(&values)), 2);
+            assert_eq!(zeros(level, Gradient::from_bytes(&odd[1..], DType::F32).unwrap()), 2);
+            assert_eq!(zeros(level, Gradient::F16(&[0, 0x8000, 1, 0x7c00])), 2);
+            assert_eq!(zeros(level, Gradient::Bf16(&[0, 0x8000, 1])), 2);
+            assert_eq!(zeros(level, Gradient::F64(&[0.0, 1e-320])), 1);
         }
     }
 

@@ -35,7 +35,7 @@ mod neon;
 pub(crate) use bypass::Bypass;
 pub use cast::cast;
 pub(crate) use cast::widen;
-pub use check::{Check, check};
+pub use check::{Check, check, zeros};
 pub use combine::{accumulate, step};
 pub use dtype::{DType, Gradient, KernelError};
 pub use level::Level;

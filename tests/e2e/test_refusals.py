@@ -1,0 +1,121 @@
+"""Gradients that cannot travel or cannot be applied are as loud as NaN, and counted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pydownpour as dp
+from tests.e2e.stage import Stage, ones
+
+
+def job_of(optimizer: Any = None, **settings: Any) -> dp.Job:
+    return dp.Job(
+        parameters={"w": np.zeros(1000, np.float32)},
+        optimizer=optimizer or dp.SGD(lr=1.0),
+        policy=dp.Downpour(local_rate=0.0),
+        **settings,
+    )
+
+
+def always(job: dp.Job, value: float) -> None:
+    """The job's function steps with one value for ever."""
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        while True:
+            await replica.step(ones(job, value))
+
+
+async def test_what_is_checked_is_what_is_sent(tmp_path: Path) -> None:
+    job = job_of(wire_dtype="float16")
+    always(job, 1e5)
+    words = (
+        r"1000 values of the gradient are too large for the float16 they travel as, the first in "
+        r"'w' at flat index 0: 100000, the largest possible is 65504; nothing was pushed. Choose "
+        r"wire_dtype='float32' or 'bfloat16' for the job, or a smaller learning rate. That was "
+        r"push 10 in a row that was not applied \(NONFINITE_STEPS_MAX\)"
+    )
+    async with Stage(job, tmp_path / "run") as stage:
+        with pytest.raises(dp.GradientsRefused, match=words):
+            await stage.replica()
+    gradients = stage.report["gradients"]
+    assert (gradients["dropped"], gradients["values_overflowed"]) == (10, 10_000)
+    assert stage.report["pushes"]["sent"] == 0
+
+
+async def test_finite_gradients_whose_sum_is_not_are_not_sent(tmp_path: Path) -> None:
+    job = job_of()
+    job.policy = dp.Downpour(push_every=3, local_rate=0.0)
+    always(job, 3e38)
+    async with Stage(job, tmp_path / "run") as stage:
+        with pytest.raises(dp.GradientsRefused, match="accrued over 3 steps, are too large for"):
+            await stage.replica()
+    assert stage.report["pushes"]["refused"] == 0
+
+
+async def test_an_optimizer_that_overflows_is_as_loud_as_nan(tmp_path: Path) -> None:
+    job = job_of(dp.Adagrad(lr=0.1))
+    always(job, 1e30)
+    async with Stage(job, tmp_path / "run") as stage:
+        with pytest.raises(dp.GradientsRefused, match=r"the optimizer's result holds \d+ NaN or"):
+            await stage.replica()
+    np.testing.assert_array_equal(stage.parameters()["w"], 0.0)
+    assert stage.report["pushes"]["applied"] == 0
+    assert stage.report["pushes"]["refused"] >= 10
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "float64"])
+async def test_the_same_gradient_travels_as_a_dtype_with_room(tmp_path: Path, wire: str) -> None:
+    job = job_of(wire_dtype=wire, data=dp.Work(4, unit=1))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for _ in replica.work():
+            await replica.step(ones(job, -131072.0))
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    np.testing.assert_array_equal(stage.parameters()["w"], 4 * 131072.0)
+
+
+async def test_values_that_become_zero_on_the_wire_are_counted(tmp_path: Path) -> None:
+    job = job_of(wire_dtype="float16", data=dp.Work(4, unit=1))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for _ in replica.work():
+            gradient = ones(job, -1.0)
+            gradient["w"][:300] = 1e-8
+            gradient["w"][300:400] = 0.0
+            await replica.step(gradient)
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    assert stage.report["gradients"]["values_underflowed"] == 4 * 300
+    assert stage.report["gradients"]["values_overflowed"] == 0
+
+
+@pytest.mark.parametrize("data", [dp.Work(4, unit=2), None])
+async def test_losses_that_are_not_finite_are_counted(tmp_path: Path, data: Any) -> None:
+    job = job_of(data=data)
+    losses = [math.nan, 2.0, math.inf, 4.0]
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        if data is None:
+            for loss in losses:
+                await replica.step(ones(job), loss=loss)
+            return
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(ones(job), loss=losses[replica.steps])
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    assert stage.report["losses_not_finite"] == 2
+    assert stage.report["replicas"][0]["loss"] == 3.0
