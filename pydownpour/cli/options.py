@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 import click
 
@@ -15,6 +16,9 @@ from pydownpour.errors import ConfigError
 if TYPE_CHECKING:
     from pydownpour.net.access import Access
 
+TOKEN_LEN_MAX: Final = 1000
+"""Characters: a header that every server on the way takes."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -23,12 +27,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 class AccessOptions:
     """What the options about tokens and TLS said."""
 
-    token: str | None
-    token_file: str | None
-    tls_cert: str
-    tls_key: str
-    tls_ca: str
-    insecure: bool
+    token_file: str | None = None
+    no_token: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    insecure: bool = False
 
     def access(self) -> Access:
         """For net.
@@ -40,22 +44,32 @@ class AccessOptions:
 
         given = self.tls_cert or self.tls_key or self.tls_ca
         tls = Tls(cert=self.tls_cert, key=self.tls_key, ca=self.tls_ca) if given else None
-        return Access(token=self._token(), tls=tls, insecure=self.insecure)
+        return Access(token=self._token(), tls=tls, insecure=self.insecure, no_token=self.no_token)
 
     def _token(self) -> str | None:
-        if not self.token_file:
-            return self.token or None
-        try:
-            with open(self.token_file, encoding="utf-8") as file:
-                token = file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the token file {self.token_file}: {error}") from error
-        if not token:
-            raise ConfigError(f"the token file {self.token_file} is empty")
-        return token
+        if self.no_token:
+            if self.token_file:
+                raise ConfigError("--token-file and --no-token contradict each other; give one")
+            return None
+        if self.token_file:
+            where = f"the token file {self.token_file}"
+            try:
+                with open(self.token_file, encoding="utf-8") as file:
+                    token = file.read(TOKEN_LEN_MAX + 1).strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"cannot read {where}: {error}") from error
+            if not token:
+                raise ConfigError(f"{where} is empty")
+        else:
+            where, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "").strip()
+        if len(token) > TOKEN_LEN_MAX or not (token.isascii() and token.isprintable()):
+            raise ConfigError(
+                f"{where} must hold one line of at most {TOKEN_LEN_MAX} printable ASCII characters"
+            )
+        return token or None
 
     def forwarded(self) -> tuple[str, ...]:
-        """The options a child needs on its command line: everything but the token."""
+        """The options a child needs on its command line; tokens are never among them."""
         pairs = (("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key),
                  ("--tls-ca", self.tls_ca))  # fmt: skip
         words = [word for name, value in pairs if value for word in (name, value)]
@@ -80,9 +94,11 @@ def access_options(command: F) -> F:
 _file = click.Path(dir_okay=False)
 
 _ACCESS = (
-    click.option("--token", envvar=TOKEN_VARIABLE, show_envvar=True, metavar="TEXT",
-                 help="The job's token. Better in the variable: others can read a command line."),
-    click.option("--token-file", type=_file, help="Read the token from this file."),
+    click.option("--token-file", type=_file,
+                 help="Read the job's token from this file.  [default: the variable "
+                 f"{TOKEN_VARIABLE}; without it a run or coordinator makes a token]"),
+    click.option("--no-token", is_flag=True,
+                 help="A job without a token: every program of this machine may take part."),
     click.option("--tls-cert", type=_file, default="", help="Certificate (PEM) of this server."),
     click.option("--tls-key", type=_file, default="", help="Its private key (PEM)."),
     click.option("--tls-ca", type=_file, default="", help="Authority (PEM) that peers trust."),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import shlex
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -60,32 +61,39 @@ def coordinator(
     \b
     Example, in three terminals:
       pydownpour coordinator digits.py --shards 1
-      pydownpour shard --coordinator http://127.0.0.1:40123
-      pydownpour replica digits.py --coordinator http://127.0.0.1:40123
-    On another address a token and TLS are needed:
-      PYDOWNPOUR_TOKEN=... pydownpour coordinator digits.py --shards 2 --bind 10.0.0.5:7000 \\
+      pydownpour shard --coordinator URL --token-file runs/digits-.../token
+      pydownpour replica digits.py --coordinator URL --token-file runs/digits-.../token
+    It says its URL, and where the token lies that it made if it was given none. On an address
+    that others reach TLS is needed, too:
+      pydownpour coordinator digits.py --shards 2 --bind 10.0.0.5:7000 --token-file token \\
           --tls-cert cert.pem --tls-key key.pem
     """
 
     async def serve(channel: Channel | None) -> dict[str, Any]:
         from pydownpour.coordinator.service import serve_coordinator
-        from pydownpour.engines import make_run_folder
+        from pydownpour.engines import keep_token, make_run_folder
         from pydownpour.job import load_job
         from pydownpour.net.access import Bind
 
         where = Bind.parse(bind)
         reach = access.access()
+        own_token = reach.token is None and not reach.no_token
+        if own_token:
+            reach = reach.with_new_token()
         reach.check_bind(where)
         job = load_job(file)
         # A run by hand picks its folder here; an engine has made one already.
         folder = run_folder if channel is not None else str(make_run_folder(file, run_folder))
+        token_file = keep_token(Path(folder), reach.token or "") if own_token and folder else None
         return await serve_coordinator(
             job,
             shards=shards,
             bind=where,
             access=reach,
             run_folder=folder,
-            announce=lambda url: _announce(channel, "coordinator", url, _next_steps(file, url)),
+            announce=lambda url: _announce(
+                channel, "coordinator", url, _next_steps(file, url, token_file), token_file
+            ),
             expected_replicas=replicas,
             random=random.Random(),
         )
@@ -124,7 +132,7 @@ def shard(
 
     \b
     Example:
-      pydownpour shard --coordinator http://127.0.0.1:40123
+      pydownpour shard --coordinator http://127.0.0.1:40123 --token-file runs/digits-.../token
     """
 
     async def serve(channel: Channel | None) -> None:
@@ -164,7 +172,8 @@ def replica(file: str, coordinator: str, name: str, known: int, access: AccessOp
 
     \b
     Example:
-      pydownpour replica digits.py --coordinator http://127.0.0.1:40123
+      pydownpour replica digits.py --coordinator http://127.0.0.1:40123 \\
+          --token-file runs/digits-.../token
     """
 
     async def train(channel: Channel | None) -> None:
@@ -214,22 +223,27 @@ def _run(
         raise
 
 
-def _announce(channel: Channel | None, role: str, url: str, teach: str) -> None:
+def _announce(
+    channel: Channel | None, role: str, url: str, teach: str, token_file: Path | None = None
+) -> None:
     message = {"event": "listening", "role": role, "url": url, "pid": os.getpid()}
+    if token_file is not None:
+        message["token_file"] = str(token_file)
     if channel is not None:
         channel.emit(message)
     elif sys.stdout.isatty():
         click.echo(f"{role} listens at {url}{teach}")
     else:
-        click.echo(msgspec.json.encode(message).decode())
+        click.echo(msgspec.json.encode(message))
         sys.stdout.flush()
 
 
-def _next_steps(file: str, url: str) -> str:
+def _next_steps(file: str, url: str, token_file: Path | None) -> str:
+    token = f" --token-file {shlex.quote(str(token_file))}" if token_file is not None else ""
     return (
         "\nnow, in other terminals:\n"
-        f"  pydownpour shard --coordinator {url}\n"
-        f"  pydownpour replica {Path(file)} --coordinator {url}"
+        f"  pydownpour shard --coordinator {url}{token}\n"
+        f"  pydownpour replica {shlex.quote(file)} --coordinator {url}{token}"
     )
 
 
@@ -241,4 +255,4 @@ def _show_report(channel: Channel | None, report: dict[str, Any]) -> None:
 
         print_summary(report, to=sys.stdout)
     else:
-        click.echo(msgspec.json.encode(report).decode())
+        click.echo(msgspec.json.encode(report))

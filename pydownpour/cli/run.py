@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from pydownpour.cli.failures import Interrupted, in_words
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.cli.summary import print_summary
 from pydownpour.engines import streams
-from pydownpour.engines.local import TOKEN_VARIABLE
 from pydownpour.errors import DownpourError
 from pydownpour.storage.rundir import PARAMETERS, REPORT
 
@@ -79,7 +77,9 @@ def run(
               for batch in unit.batches(64):
                   loss, grads = value_and_grad(replica.parameters, x[batch], y[batch])
                   await replica.step(grads, loss=loss)
-    The run folder then holds events.jsonl, parameters.safetensors, report.json and logs/.
+    The run folder then holds events.jsonl, parameters.safetensors, report.json and logs/, and the
+    token with which others may join while it runs:
+      pydownpour replica digits.py --coordinator URL --token-file runs/digits-.../token
     """
     _run(file, shards, replicas, as_json, run_folder, bind, access)
 
@@ -123,10 +123,8 @@ def demo(shards: int, replicas: int, as_json: bool, run_folder: str | None) -> N
       pydownpour demo
       pydownpour demo --replicas 8 --json
     """
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    access = AccessOptions(token, None, tls_cert="", tls_key="", tls_ca="", insecure=False)
     file = str(Path(__file__).parents[1] / "demo" / "digits.py")
-    _run(file, shards, replicas, as_json, run_folder, "127.0.0.1:0", access)
+    _run(file, shards, replicas, as_json, run_folder, "127.0.0.1:0", AccessOptions())
 
 
 def _run(
@@ -134,29 +132,31 @@ def _run(
     options: AccessOptions,
 ) -> None:  # fmt: skip
     from pydownpour.cli.display import Detached, make_display
-    from pydownpour.engines import make_run_folder, run_local
-    from pydownpour.net.access import Bind
+    from pydownpour.engines import run_local
 
     out = sys.stderr if as_json else sys.stdout
     report: dict[str, Any] | None = None
     folder: Path | None = None
     reason = ""
+
+    def on_folder(made: Path) -> None:
+        nonlocal folder
+        folder = made
+
     try:
         access = options.access()
-        access.check_bind(Bind.parse(bind))
-        folder = make_run_folder(file, run_folder)
         with Detached(make_display(out)) as display:
-            display.event("folder", f"run folder {folder}")
             report = loop.run(
                 lambda: run_local(
                     file,
                     shards=shards,
                     replicas=replicas,
-                    run_folder=folder,
+                    run_folder=run_folder,
                     bind=bind,
                     access=access,
                     options=options.forwarded(),
                     observer=display,
+                    on_folder=on_folder,
                 ),
                 hard=False,
             )

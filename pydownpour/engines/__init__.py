@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydownpour.engines.base import Engine, Observer, Plan, Silent, Unfailing
 from pydownpour.engines.local import LocalEngine
 from pydownpour.errors import ConfigError
+from pydownpour.storage import rundir
+from pydownpour.storage.files import LocalFiles
 
 if TYPE_CHECKING:
     from pydownpour.net.access import Access
@@ -28,7 +31,16 @@ if TYPE_CHECKING:
 ENGINES: dict[str, type[Engine]] = {"local": LocalEngine}
 """Name on the command line -> engine."""
 
-__all__ = ["ENGINES", "Engine", "LocalEngine", "Observer", "Plan", "make_run_folder", "run_local"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "LocalEngine",
+    "Observer",
+    "Plan",
+    "keep_token",
+    "make_run_folder",
+    "run_local",
+]
 
 
 async def run_local(
@@ -41,6 +53,7 @@ async def run_local(
     access: Access | None = None,
     options: tuple[str, ...] = (),
     observer: Observer | None = None,
+    on_folder: Callable[[Path], None] | None = None,
     command: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run a job file on this machine and return its report.
@@ -51,9 +64,11 @@ async def run_local(
         replicas: Trainer processes, >= 1.
         run_folder: For logs, events, parameters and report. None: a new one in ``runs/``.
         bind: HOST:PORT of the coordinator; port 0 lets the system choose.
-        access: Token and TLS, also for the children. None: neither, on loopback.
+        access: Token and TLS, also for the children. Without a token, and without ``no_token``, the
+            run makes one of its own and keeps it in the run folder's file ``token``.
         options: More command-line options for every role; no secrets.
         observer: Gets events and the coordinator's status. What it raises is logged, no more.
+        on_folder: Called with the run folder once it is this run's.
         command: What stands before a role's arguments; tests put their own programs here.
 
     Guarantees:
@@ -65,43 +80,58 @@ async def run_local(
         JobFailed: which process ended the job, how, and its last words.
     """
     from pydownpour.engines.supervisor import Supervisor
-    from pydownpour.net.access import Access
+    from pydownpour.net.access import Access, Bind
 
     for field, value in (("shards", shards), ("replicas", replicas)):
         if value < 1:
             raise ConfigError(f"{field}={value} must be at least 1")
-    folder = make_run_folder(file, run_folder)
     access = Access() if access is None else access
+    own_token = access.token is None and not access.no_token
+    if own_token:
+        access = access.with_new_token()
+    access.check_bind(Bind.parse(bind))
+    folder = make_run_folder(file, run_folder)
+    watcher = Unfailing(observer or Silent())
+    watcher.event("folder", f"run folder {folder}")
+    if on_folder is not None:
+        on_folder(folder)
     plan = Plan(
-        file=file, shards=shards, replicas=replicas, run_folder=folder, bind=bind, options=options
+        file=file,
+        shards=shards,
+        replicas=replicas,
+        run_folder=folder,
+        bind=bind,
+        options=(*options, "--no-token") if access.no_token else options,
+        token_file=keep_token(folder, access.token or "") if own_token else None,
     )
     async with LocalEngine(run_folder=folder, token=access.token, command=command) as engine:
-        supervisor = Supervisor(
-            engine, plan, access=access, observer=Unfailing(observer or Silent())
-        )
+        supervisor = Supervisor(engine, plan, access=access, observer=watcher)
         return await supervisor.run()
 
 
 def make_run_folder(file: str, wanted: str | os.PathLike[str] | None) -> Path:
-    """The folder of one run: the wanted one, or a new ``runs/<file>-<time>``.
+    """The folder of one run, claimed: the wanted one, or a new ``runs/<file>-<time>``.
 
     Raises:
         ConfigError: it cannot be made, or it already holds a run.
     """
     if wanted is not None:
-        folder = Path(wanted)
-        if (folder / "report.json").exists():
-            raise ConfigError(f"run folder {folder} already holds a run; name another or move it")
-    else:
-        stem = Path(file.rpartition(":")[0] if ".py:" in file else file).stem or "job"
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        folder = Path("runs") / f"{stem}-{stamp}"
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = Path("runs") / f"{stem}-{stamp}-{number}"
+        rundir.claim_run_folder(os.fspath(wanted))
+        return Path(wanted)
+    stem = Path(file.rpartition(":")[0] if ".py:" in file else file).stem or "job"
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path(rundir.make_run_folder(stem, stamp))
+
+
+def keep_token(folder: Path, token: str) -> Path:
+    """Write a run's own token where only its owner reads it; returns the file.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    path = folder / rundir.TOKEN
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        LocalFiles().create(str(path), token.encode() + b"\n")
     except OSError as error:
-        raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
-    return folder
+        raise ConfigError(f"cannot write {path}: {rundir.describe(error)}") from error
+    return path

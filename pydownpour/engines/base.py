@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import logging
+import shlex
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -202,6 +203,7 @@ class Plan:
         run_folder: Existing folder for logs, events, parameters and report.
         bind: HOST:PORT of the coordinator; shards take the same host and any port.
         options: More command-line options for each role (TLS paths, --insecure), no secrets.
+        token_file: Where the token lies that the run made for itself, if it did.
     """
 
     file: str
@@ -210,6 +212,14 @@ class Plan:
     run_folder: Path
     bind: str = "127.0.0.1:0"
     options: tuple[str, ...] = ()
+    token_file: Path | None = None
+
+    def by_hand(self, url: str) -> str:
+        """The command with which a further replica joins."""
+        words = ["pydownpour", "replica", self.file, "--coordinator", url]
+        if self.token_file is not None:
+            words += ["--token-file", str(self.token_file)]
+        return shlex.join(words)
 
     def coordinator(self) -> Role:
         """The coordinator's command line."""

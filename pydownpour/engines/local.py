@@ -22,6 +22,7 @@ from pydownpour import limits
 from pydownpour.engines.base import Engine, Exit, OnEvent, Process, Role
 from pydownpour.engines.child import SUPERVISED
 from pydownpour.errors import JobFailed
+from pydownpour.storage.files import FILE_MODE, FOLDER_MODE
 
 TOKEN_VARIABLE = "PYDOWNPOUR_TOKEN"
 """How a token travels to children: a command line can be read by every user of the machine."""
@@ -65,8 +66,8 @@ class LocalEngine(Engine):
         """
         path = self._logs / f"{role.title}.log"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as log:
+            path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            with open(path, "ab", opener=_for_its_owner) as log:
                 making = asyncio.create_task(self._spawn(role, log))
                 try:
                     process = await asyncio.shield(making)
@@ -111,6 +112,10 @@ class LocalEngine(Engine):
                 cancelled = True
         if cancelled:
             raise asyncio.CancelledError
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
 def environment(token: str | None) -> dict[str, str]:

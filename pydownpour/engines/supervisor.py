@@ -82,6 +82,8 @@ class Supervisor:
             keepers.append(self._task(self._keep_coordinator()))
             url = await self._first(self._url)
             self._observer.event("start", f"coordinator listens at {url}")
+            if self._plan.token_file is not None:
+                self._observer.event("start", f"to join by hand: {self._plan.by_hand(url)}")
             for index in range(self._plan.shards):
                 keepers.append(self._task(self._keep_shard(index, url)))
             for index in range(self._plan.replicas):

@@ -9,10 +9,14 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import ipaddress
+import secrets
 import ssl
-from typing import final
+from typing import Final, final
 
 from pydownpour.errors import AuthError, ConfigError
+
+TOKEN_SIZE: Final = 32
+"""Bytes of chance in a token that a job makes for itself."""
 
 
 @final
@@ -97,11 +101,24 @@ class Tls:
 @final
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """What a role needs to talk and to be talked to. The token's repr is masked."""
+    """What a role needs to talk and to be talked to. The token's repr is masked.
+
+    Attributes:
+        token: The job's secret, or None.
+        tls: Certificates.
+        insecure: An address beyond loopback is allowed without token and TLS.
+        no_token: Somebody said that the job shall have no token: none is made for it. On loopback
+            every program of the machine may then take part, and stop it.
+    """
 
     token: str | None = dataclasses.field(default=None, repr=False)
     tls: Tls | None = None
     insecure: bool = False
+    no_token: bool = False
+
+    def with_new_token(self) -> Access:
+        """The same with a token nobody can guess."""
+        return dataclasses.replace(self, token=secrets.token_hex(TOKEN_SIZE))
 
     def check_bind(self, bind: Bind) -> None:
         """Refuse a public address without token and TLS.
@@ -114,7 +131,7 @@ class Access:
         lacks = [
             word
             for word, there in (
-                ("a token (PYDOWNPOUR_TOKEN)", self.token),
+                ("a token (--token-file, or PYDOWNPOUR_TOKEN)", self.token),
                 ("TLS (--tls-cert and --tls-key)", self.tls and self.tls.cert),
             )
             if not there
@@ -133,7 +150,10 @@ class Access:
         if self.token is None:
             return
         if not authorization:
-            raise AuthError("this job needs a token; set PYDOWNPOUR_TOKEN or pass token=")
+            raise AuthError(
+                "this job needs a token: give --token-file, set PYDOWNPOUR_TOKEN, or pass token= "
+                "to dp.join; a job that made its own keeps it in its run folder's file 'token'"
+            )
         expected = f"Bearer {self.token}".encode()
         if not hmac.compare_digest(authorization.encode("utf-8", "replace"), expected):
             raise AuthError("wrong token; use the one this job was started with")

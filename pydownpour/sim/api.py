@@ -22,6 +22,8 @@ from pydownpour.sim.plans import Plan, plan
 from pydownpour.sim.report import build_report
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import RUN_FOLDER, Settings, World
+from pydownpour.storage.files import LocalFiles
+from pydownpour.storage.rundir import claim_run_folder
 
 EVENTS_MAX = Settings.events_max
 VIRTUAL_S_MAX = Settings.virtual_s_max
@@ -101,6 +103,8 @@ def simulate(
         job = _without_evaluation(job)
     else:
         _ = job.train  # without one it would fail in every replica, again and again
+    if run_folder is not None:
+        claim_run_folder(os.fspath(run_folder))
     world = World(job, settings, kept, checks=checks)
     with _seeded(seed):
         _run(world)
@@ -157,10 +161,8 @@ def _keep(world: World, run_folder: str | os.PathLike[str]) -> None:
     disk = world.network.hosts["coordinator"].disk
     assert disk is not None
     try:
-        os.makedirs(run_folder, exist_ok=True)
         for path, content in disk.files().items():
             name = os.path.relpath(path, RUN_FOLDER)
-            with open(os.path.join(run_folder, name), "wb") as file:
-                file.write(content)
+            LocalFiles().replace(os.path.join(run_folder, name), [content])
     except OSError as error:
         raise ConfigError(f"cannot write the run folder {run_folder}: {error}") from error

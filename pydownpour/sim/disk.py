@@ -93,6 +93,12 @@ class SimDisk(Files):
                 raise self._error(errno.EEXIST if folder == path else errno.ENOTDIR, folder)
             self._folders[folder] = None
 
+    def create(self, path: str, data: Bytes) -> None:
+        """Make a file that is not there yet."""
+        if _normal(path) in self._files:
+            raise self._error(errno.EEXIST, path)
+        self.append(path, data, sync=False)
+
     def append(self, path: str, data: Bytes, *, sync: bool) -> None:
         """Add bytes to the end of a file."""
         self._begin("write", path)

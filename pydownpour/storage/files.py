@@ -10,9 +10,13 @@ import abc
 import contextlib
 import os
 from collections.abc import Iterable
-from typing import TypeAlias, final
+from typing import Final, TypeAlias, final
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+"""A run's parameters, logs and token are its owner's, whatever the umask would let others do."""
 
 
 class Files(abc.ABC):
@@ -20,10 +24,18 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def make_folder(self, path: str, *, exist_ok: bool) -> None:
-        """Make a folder and those above it.
+        """Make a folder, for its owner alone, and those above it.
 
         Raises:
             FileExistsError: it is there already and ``exist_ok`` is False.
+        """
+
+    @abc.abstractmethod
+    def create(self, path: str, data: Bytes) -> None:
+        """Make a file that is not there yet, for its owner alone; of two who try, one succeeds.
+
+        Raises:
+            FileExistsError: it is there already.
         """
 
     @abc.abstractmethod
@@ -48,11 +60,19 @@ class LocalFiles(Files):
 
     def make_folder(self, path: str, *, exist_ok: bool) -> None:
         """Make a folder and those above it."""
-        os.makedirs(path, exist_ok=exist_ok)
+        os.makedirs(path, FOLDER_MODE, exist_ok=exist_ok)
+
+    def create(self, path: str, data: Bytes) -> None:
+        """Exclusively; links are not followed."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        try:
+            _write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
 
     def append(self, path: str, data: Bytes, *, sync: bool) -> None:
         """Open, write everything, close: an error of the disk shows here and not later."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             before = os.fstat(descriptor).st_size
             try:
@@ -71,7 +91,7 @@ class LocalFiles(Files):
         temporary = f"{path}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            descriptor = os.open(temporary, flags, 0o644)
+            descriptor = os.open(temporary, flags, FILE_MODE)
             try:
                 for piece in pieces:
                     _write_all(descriptor, piece)

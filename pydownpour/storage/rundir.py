@@ -4,6 +4,7 @@
         events.jsonl             one JSON object a line: t (seconds since the start), event, fields
         parameters.safetensors   the final parameters, in their declared dtypes
         report.json              what the run did
+        token                    the secret that lets others join, if the run made its own
         logs/                    of supervised processes, by whoever supervises them
 
 A disk that is full or broken must not end a training run: every failure is kept in ``trouble``,
@@ -28,6 +29,7 @@ from pydownpour.storage.files import Files, LocalFiles
 EVENTS: Final = "events.jsonl"
 PARAMETERS: Final = "parameters.safetensors"
 REPORT: Final = "report.json"
+TOKEN: Final = "token"
 COLLISIONS_MAX: Final = 1000
 """Runs of one job begun within the same second."""
 
@@ -35,7 +37,7 @@ COLLISIONS_MAX: Final = 1000
 def make_run_folder(
     job: str, stamp: str, *, parent: str = "runs", files: Files | None = None
 ) -> str:
-    """Make ``parent/job-stamp``, or with ``-2``, ``-3``, ... if it is there already.
+    """Make and claim ``parent/job-stamp``, or with ``-2``, ``-3``, ... if it is there already.
 
     Args:
         job: The job's name, already checked to be a file name.
@@ -55,9 +57,37 @@ def make_run_folder(
         except FileExistsError:
             continue
         except OSError as error:
-            raise ConfigError(f"cannot make the run folder {path}: {describe(error)}") from error
+            raise _cannot_make(path, error) from error
+        claim_run_folder(path, files=disk)
         return path
     raise ConfigError(f"{COLLISIONS_MAX} run folders {plain}-* are there already")
+
+
+def claim_run_folder(path: str, *, files: Files | None = None) -> None:
+    """Make this folder the one of a new run; made if it is missing.
+
+    A run's folder is the one that holds its events, from its first moment on: of two runs that
+    want the same, one makes that file and the other is refused.
+
+    Raises:
+        ConfigError: it holds a run, or it cannot be made.
+    """
+    disk = files if files is not None else LocalFiles()
+    try:
+        disk.make_folder(path, exist_ok=True)
+    except OSError as error:
+        raise _cannot_make(path, error) from error
+    try:
+        disk.create(os.path.join(path, EVENTS), b"")
+    except FileExistsError:
+        words = f"run folder {path} already holds a run; name another or move it"
+        raise ConfigError(words) from None
+    except OSError as error:
+        raise _cannot_make(path, error) from error
+
+
+def _cannot_make(path: str, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot make the run folder {path}: {describe(error)}")
 
 
 @final
@@ -88,9 +118,7 @@ class RunFolder:
         try:
             self._files.make_folder(self.path, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                f"cannot make the run folder {self.path}: {describe(error)}"
-            ) from error
+            raise _cannot_make(self.path, error) from error
 
     def append_events(self, events: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
         """Add events, one JSON object a line. ``sync``: on the disk when this returns."""

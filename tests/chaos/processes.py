@@ -29,6 +29,8 @@ PROGRAM = (sys.executable, "-m", "pydownpour")
 DEADLINE_S = 60.0
 """Far beyond anything a healthy job needs, below pytest's own timeout."""
 POLL_S = 0.01
+TOKEN = "open sesame"
+"""What every process of these jobs has in its environment, unless a test says otherwise."""
 
 
 def until(condition: Callable[[], Any], what: str, *, deadline_s: float = DEADLINE_S) -> Any:
@@ -47,7 +49,7 @@ class Command:
 
     Args:
         arguments: Of ``pydownpour``.
-        env: Added to the environment.
+        env: Added to the environment, which has the token.
         program: What stands before the arguments.
         cwd: The current folder; job files find ``tests`` from the checkout's.
     """
@@ -60,7 +62,7 @@ class Command:
         cwd: Path = ROOT,
     ) -> None:
         # As the engine's children, but supervised by nobody.
-        values = {**environment(None), **(env or {})}
+        values = {**environment(TOKEN), **(env or {})}
         del values["PYDOWNPOUR_SUPERVISED"]
         self.process = subprocess.Popen(
             [*program, *map(str, arguments)],
@@ -169,14 +171,14 @@ def _read(stream: IO[str], lines: list[str]) -> None:
             lines.append(line.rstrip("\n"))
 
 
-def status(url: str, token: str = "") -> dict[str, Any]:
+def status(url: str, token: str = TOKEN) -> dict[str, Any]:
     """What the coordinator says of the job."""
     return _ask(url, "GET", "/v1/status", None, token)
 
 
 def stop(url: str) -> None:
     """End the job early, as an operator would."""
-    _ask(url, "POST", "/v1/stop", b'{"reason": "enough"}', "")
+    _ask(url, "POST", "/v1/stop", b'{"reason": "enough"}', TOKEN)
 
 
 def _ask(url: str, method: str, path: str, body: bytes | None, token: str) -> dict[str, Any]:

@@ -41,6 +41,12 @@ async def train(replica):
         await replica.step({name: np.ones_like(p) for name, p in replica.parameters.items()})
 """
 
+WAITING = GOOD.replace(
+    "async for",
+    "import os, time\n    while not os.path.exists('go'): time.sleep(0.01)\n    async for",
+)
+"""The same, and nothing is done before there is a file ``go``."""
+
 
 @pytest.fixture
 def fast_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +101,7 @@ async def test_other_parameters_are_refused_and_the_first_array_is_named(
 
 
 @pytest.mark.parametrize(
-    ("token", "words"), [(None, "needs a token; set PYDOWNPOUR_TOKEN"), ("guess", "wrong token")]
+    ("token", "words"), [(None, "needs a token: give --token-file, set"), ("guess", "wrong token")]
 )
 async def test_a_wrong_token_is_refused_for_replica_and_shard(
     stage: Stage, token: str | None, words: str, monkeypatch: pytest.MonkeyPatch
@@ -201,7 +207,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no function": ("run idle.py", r"without a replica function; put @job\.replica above"),
     "no such job": ("run good.py:other", r"no 'other' in good\.py; its jobs are job"),
     "too many shards": ("run good.py --shards 9", r"9 shards, but 23 parameters fill only 2 str"),
-    "public": ("run good.py --bind 0.0.0.0:0", r"without a token .* and TLS .* --insecure"),
+    "public": ("run good.py --bind 0.0.0.0:0", r"without TLS .* --insecure"),
     "public role": ("coordinator good.py --shards 1 --bind 0.0.0.0:0", r"would let others in"),
     "public shard": (
         "shard --coordinator http://127.0.0.1:9 --bind 0.0.0.0:0",
@@ -211,6 +217,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a port for a host": ("run good.py --bind 7001", r"a number alone is no address; .* :7001"),
     "bad URL": ("replica good.py --coordinator 127.0.0.1:9", r"must start with http://"),
     "token file": ("run good.py --token-file none.txt", r"cannot read the token file none\.txt"),
+    "two tokens": ("run good.py --token-file x --no-token", r"contradict each other; give one"),
     "half TLS": ("run good.py --tls-cert cert.pem", r"needs both --tls-cert and --tls-key"),
     "run folder": ("run good.py --run-folder good.py/x", r"cannot make the run folder good\.py/x"),
 }
@@ -268,25 +275,41 @@ def test_a_port_in_use_is_named(files: Path, arguments: str) -> None:
 def test_replicas_that_a_job_by_hand_refuses_say_why_and_exit_2(files: Path) -> None:
     (files / "other.py").write_text(GOOD.replace("(4, 5)", "(5, 4)"))
     (files / "more.py").write_text(GOOD.replace('"w":', '"later": np.zeros(1), "w":'))
-    token = {"PYDOWNPOUR_TOKEN": "open sesame"}
+    token: dict[str, str] = {}
     wrong = {
         "other.py": (token, r"parameter 'w' is w float32\[5, 4\] at .*, but w float32\[4, 5\]"),
         "more.py": (token, r"a parameter the job does not: later"),
         "good.py": ({"PYDOWNPOUR_TOKEN": "guess"}, r"wrong token"),
     }
-    with ByHand(files / "good.py", files, shards=1, env=token) as job:
+    with ByHand(files / "good.py", files, shards=1) as job:
         for name, (env, words) in wrong.items():
             with Command("replica", files / name, "--coordinator", job.url, env=env) as command:
                 assert command.wait() == 2, command.said
                 assert command.heard(words)
             check_one_line(command)
-        with Command("shard", "--coordinator", job.url) as command:
+        nothing = {"PYDOWNPOUR_TOKEN": ""}
+        with Command("shard", "--coordinator", job.url, env=nothing) as command:
             assert command.wait() == 2
-            assert command.heard("needs a token; set PYDOWNPOUR_TOKEN")
+            assert command.heard("needs a token: give --token-file, set PYDOWNPOUR_TOKEN")
         check_one_line(command)
-        assert status(job.url, "open sesame")["replicas"] == []
+        assert status(job.url)["replicas"] == []
         assert job.replica().wait() == 0
         assert job.finish()["state"] == "done"
+
+
+def test_a_folder_that_a_run_has_is_refused_to_another(files: Path) -> None:
+    """From its first moment on, long before there is a report."""
+    (files / "good.py").write_text(WAITING)
+    with Command("run", "good.py", "--run-folder", "run", "--json", cwd=files) as first:
+        until(lambda: (files / "run").exists(), "the run folder")
+        with Command("run", "good.py", "--run-folder", "run", cwd=files) as second:
+            assert second.wait() == 2
+            assert second.heard("run folder run already holds a run; name another or move it")
+        check_one_line(second)
+        (files / "go").touch()
+        assert first.wait() == 0, first.said
+    assert first.report["samples"] == 4
+    assert (files / "run" / "parameters.safetensors").exists()
 
 
 # -- on the disk -----------------------------------------------------------------------------------
@@ -319,11 +342,7 @@ def test_a_full_disk_does_not_end_the_training(files: Path) -> None:
 
 
 def test_a_run_folder_that_disappears_does_not_end_the_training(files: Path) -> None:
-    code = GOOD.replace(
-        "async for",
-        "import os, time\n    while not os.path.exists('go'): time.sleep(0.01)\n    async for",
-    )
-    (files / "good.py").write_text(code)
+    (files / "good.py").write_text(WAITING)
     with Command("run", "good.py", "--run-folder", "run", "--json", cwd=files) as run:
         until(lambda: status(run.url)["replicas"], "a replica")
         os.rename(files / "run", files / "moved")

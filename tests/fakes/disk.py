@@ -33,6 +33,11 @@ class FakeDisk(Files):
             raise FileExistsError(errno.EEXIST, "exists")
         self.folders.add(path)
 
+    def create(self, path: str, data: Bytes) -> None:
+        if path in self.files:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        self.append(path, data, sync=False)
+
     def append(self, path: str, data: Bytes, *, sync: bool) -> None:
         self._check(path)
         self.files[path] = self.files.get(path, b"") + bytes(data)

@@ -6,9 +6,9 @@ import asyncio
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -195,32 +195,48 @@ def test_a_users_traceback_begins_with_their_own_line() -> None:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_a_token_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
+def test_a_token_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "token"
     path.write_text("  secret\n")
-    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    assert make_access(token="other", token_file=str(path)).access().token == "secret"
-    assert make_access(token="other").access().token == "other"
-    assert make_access(token="").access().token is None
+    monkeypatch.setenv("PYDOWNPOUR_TOKEN", "other\n")
+    assert AccessOptions(token_file=str(path)).access().token == "secret"
+    assert AccessOptions().access().token == "other"
+    assert AccessOptions(no_token=True).access().token is None
+    monkeypatch.setenv("PYDOWNPOUR_TOKEN", "")
+    assert AccessOptions().access().token is None
     path.write_text("\n")
     with pytest.raises(ConfigError, match="is empty"):
-        make_access(token_file=str(path)).access()
+        AccessOptions(token_file=str(path)).access()
     with pytest.raises(ConfigError, match="cannot read the token file"):
-        make_access(token_file=str(tmp_path)).access()
+        AccessOptions(token_file=str(tmp_path)).access()
+    with pytest.raises(ConfigError, match="--token-file and --no-token contradict each other"):
+        AccessOptions(token_file=str(path), no_token=True).access()
 
 
-def make_access(**given: Any) -> AccessOptions:
-    plain: dict[str, Any] = {"token": None, "token_file": None, "tls_cert": "", "tls_key": "",
-                             "tls_ca": "", "insecure": False}  # fmt: skip
-    return AccessOptions(**{**plain, **given})
+@pytest.mark.parametrize("token", ["two\nlines", "\xe9t\xe9", "x" * 1001])
+def test_what_no_header_can_carry_is_no_token(token: str, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(token)
+    with pytest.raises(ConfigError, match="must hold one line of at most 1000 printable ASCII"):
+        AccessOptions(token_file=str(path)).access()
+
+
+@pytest.mark.parametrize("command", ["run", "coordinator", "shard", "replica"])
+def test_no_command_takes_a_token_where_others_can_read_it(command: str) -> None:
+    result = invoke(command, "--token", "secret")
+    assert result.exit_code == 2
+    assert "No such option" in result.stderr
+    assert "--token-file" in invoke(command, "--help").output
 
 
 def test_children_get_every_option_but_the_token() -> None:
-    options = make_access(token="secret", tls_cert="c", tls_key="k", tls_ca="a", insecure=True)
+    options = AccessOptions(tls_cert="c", tls_key="k", tls_ca="a", insecure=True)
     assert options.forwarded() == (
         "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a", "--insecure",
     )  # fmt: skip
-    assert make_access(token="secret", token_file="f").forwarded() == ()
+    assert AccessOptions(token_file="f", no_token=True).forwarded() == ()
 
 
 # -- run -------------------------------------------------------------------------------------------
@@ -236,6 +252,8 @@ class Runs:
 
     async def __call__(self, file: str, **settings: Any) -> dict[str, Any]:
         self.asked = {"file": file, **settings}
+        Path(settings["run_folder"] or "new").mkdir(exist_ok=True)
+        settings["on_folder"](Path(settings["run_folder"] or "new"))
         settings["observer"].event("start", "coordinator listens at http://127.0.0.1:9")
         await asyncio.sleep(0)
         if self.error is not None:
@@ -259,9 +277,9 @@ def test_run_hands_everything_on(runs: Runs) -> None:
     asked = runs.asked
     assert (asked["file"], asked["shards"], asked["replicas"]) == ("a.py:job", 3, 5)
     assert (asked["bind"], asked["options"]) == ("127.0.0.1:7000", ("--insecure",))
-    assert asked["run_folder"] == Path("here")
+    assert asked["run_folder"] == "here"
     assert asked["access"].token == "secret"
-    assert "run folder here" in result.stdout
+    assert "run folder   here" in result.stdout
     assert "x: done" in result.stdout
 
 
@@ -289,25 +307,28 @@ def test_the_last_line_is_a_report_also_when_a_run_fails_or_is_interrupted(
     result = invoke("run", "a.py", "--json")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "pydownpour: no job in a.py")
     assert json.loads(result.stdout) == {"state": "failed", "reason": "no job in a.py"}
-    assert json.loads(invoke("run", "a.py", "--json", "--bind", "7001").stdout)["state"] == "failed"
 
-    def stopped(work: object, *, hard: bool) -> None:
-        raise failures.Interrupted("stopped by SIGINT")
+    def stop(number: int, **files: str) -> Callable[..., None]:
+        def run(work: Callable[[], Coroutine[Any, Any, Any]], *, hard: bool) -> None:
+            runs.error = None
+            asyncio.run(work())
+            for name, text in files.items():
+                Path(f"{number}/{name}").write_text(text)
+            raise failures.Interrupted("stopped by SIGINT")
 
-    monkeypatch.setattr("pydownpour.cli.loop.run", stopped)
-    result = invoke("run", "a.py", "--json", "--run-folder", "here")
-    assert result.exit_code == 130
-    assert json.loads(result.stdout) == {"state": "failed", "reason": "stopped by SIGINT"}
-    Path("there").mkdir()
+        return run
 
-    def stopped_late(work: object, *, hard: bool) -> None:
-        Path("there/report.json").write_text('{"job": "x", "state": "done", "loss": 0.5}')
-        stopped(work, hard=hard)
-
-    monkeypatch.setattr("pydownpour.cli.loop.run", stopped_late)
-    result = invoke("run", "a.py", "--json", "--run-folder", "there")
-    assert json.loads(result.stdout)["loss"] == 0.5
-    assert "no parameters were kept; the report is in there" in result.stderr
+    kept = {"report.json": '{"job": "x", "state": "done", "loss": 0.5}'}
+    for number, files, words, loss in (
+        (1, {}, "neither parameters nor a report were kept; logs are in 1", None),
+        (2, kept, "no parameters were kept; the report is in 2", 0.5),
+        (3, {**kept, "parameters.safetensors": "x"}, "what was trained is in 3", 0.5),
+    ):
+        monkeypatch.setattr("pydownpour.cli.loop.run", stop(number, **files))
+        result = invoke("run", "a.py", "--json", "--run-folder", str(number))
+        assert result.exit_code == 130
+        assert f"pydownpour: stopped by SIGINT; {words}" in result.stderr
+        assert json.loads(result.stdout).get("loss") == loss
 
 
 def test_the_demo_is_the_digits_example_on_two_shards_and_four_replicas(runs: Runs) -> None:

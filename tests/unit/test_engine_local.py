@@ -242,6 +242,7 @@ async def test_a_second_cancellation_kills_at_once(
 async def test_cancelling_while_processes_are_being_made_leaves_none(stage: Stage) -> None:
     acts = {"coordinator-0": [["stay"]]}
     for loops in (0, 1, 3, 10):
+        stage.run_folder = stage.script.with_name(f"run-{loops}")
         run = asyncio.create_task(stage.run(acts, shards=1, replicas=1))
         for _ in range(loops):
             await asyncio.sleep(0)
@@ -339,6 +340,38 @@ async def test_no_command_line_holds_the_token(stage: Stage) -> None:
     assert not any("secret" in line for line in lines)
 
 
+async def test_a_run_without_a_token_makes_one_and_keeps_it_for_its_owner(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str | None] = []
+    init = LocalEngine.__init__
+
+    def noting(self: LocalEngine, *, token: str | None = None, **settings: Any) -> None:
+        made.append(token)
+        init(self, token=token, **settings)
+
+    monkeypatch.setattr(LocalEngine, "__init__", noting)
+    acts = {"coordinator-0": [["serve", 1]], "replica-0": [["work"]]}
+    folders: list[Path] = []
+    await stage.run(acts, on_folder=folders.append)
+    assert folders == [stage.run_folder]
+    token = (stage.run_folder / "token").read_text().strip()
+    assert made == [token]
+    assert len(token) == 64
+    (words,) = (words for _, words in stage.events if "to join by hand" in words)
+    assert words.endswith(f"--coordinator http://127.0.0.1:1 --token-file {stage.run_folder}/token")
+    assert token not in words
+
+
+async def test_a_run_may_have_no_token_if_somebody_says_so(stage: Stage) -> None:
+    acts = {"coordinator-0": [["serve", 1]], "replica-0": [["work"]]}
+    await stage.run(acts, access=Access(no_token=True))
+    assert not (stage.run_folder / "token").exists()
+    for title in ("coordinator-0", "shard-0", "replica-0"):
+        ((_, arguments),) = stage.starts(title)
+        assert arguments.endswith(" --no-token")
+
+
 def test_children_use_one_blas_thread_unless_the_user_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -370,8 +403,8 @@ def test_run_folders_are_new_and_named_after_the_job_file(
 
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
     assert make_run_folder("digits.py", tmp_path / "a") == tmp_path / "a"
-    (tmp_path / "a" / "report.json").write_text("{}")
     with pytest.raises(ConfigError, match="already holds a run"):
         make_run_folder("digits.py", tmp_path / "a")
     (tmp_path / "file").write_text("")

@@ -226,8 +226,10 @@ def test_the_run_folder_can_be_kept(tmp_path: Path) -> None:
     events = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
     assert json.loads(events[0])["event"] == "start"
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot write the run folder"):
+    with pytest.raises(ConfigError, match="cannot make the run folder"):
         dp.simulate(counting_job(plain=False), run_folder=tmp_path / "file")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        dp.simulate(counting_job(plain=False), run_folder=tmp_path / "run")
 
 
 def test_lines_align_and_say_when_what_who() -> None:

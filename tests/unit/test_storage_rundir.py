@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.layout import Layout
 from pydownpour.storage.files import LocalFiles
-from pydownpour.storage.rundir import RunFolder, make_run_folder
+from pydownpour.storage.rundir import RunFolder, claim_run_folder, make_run_folder
 from tests.fakes.disk import FakeDisk
 
 LAYOUT = Layout.of({"w": np.zeros((2, 2), np.float32), "s": np.float64(0)})
@@ -52,6 +53,30 @@ def test_two_runs_in_one_second_get_two_folders(tmp_path: Path) -> None:
         "digits-20260131-235959-2",
         "digits-20260131-235959-3",
     ]
+
+
+def test_of_two_who_want_one_folder_one_gets_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "x")
+    claim_run_folder(path)
+    with pytest.raises(ConfigError, match="already holds a run; name another or move it"):
+        claim_run_folder(path)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        claim_run_folder(make_run_folder("x", "1", parent=str(tmp_path / "runs")))
+
+
+def test_what_a_run_writes_is_its_owner_s_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = tmp_path / "runs" / "x"
+        claim_run_folder(str(path))
+        folder = RunFolder(str(path))
+        folder.open()
+        folder.append_events([{"event": "start"}])
+        folder.write_report({})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
 
 
 def test_a_folder_that_cannot_be_made_is_said_at_the_start(tmp_path: Path) -> None:
