@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.processes import PROGRAM, ROOT, ByHand, Command, replica_named, until
+from tests.chaos.processes import PROGRAM, ROOT, ByHand, Command, events, replica_named, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
@@ -50,8 +50,8 @@ def test_ctrl_c_at_a_replica_started_by_hand_is_a_goodbye_and_130(tmp_path: Path
         replica.signal(signal.SIGINT)
         assert replica.wait() == 130
         assert replica.said == "pydownpour: stopped by SIGINT"
-        state = until(lambda: replica_named(job.url, "replica-0"), "the replica")["state"]
-        assert state == "left", "it said goodbye: nobody has to wait for its death"
+        (goodbye,) = until(lambda: events(job.run_folder, "leave"), "its goodbye")
+        assert goodbye["reason"] == "stopped", "nobody has to wait for its death"
 
 
 def pushes(url: str) -> int:
