@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, Literal, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +132,10 @@ class Job:
         name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
         wire_dtype: What gradients travel as: float32, float16 or bfloat16 (half the bytes; float16
             is finer and ends at 65504, bfloat16 reaches as far as float32), or float64.
+        on_error: What becomes of the job when the replica function has raised
+            ``limits.UNIT_FAILURES_MAX`` times at one unit of its work, wherever it was lent.
+            "stop": it ends as failed, its parameters are kept. "skip": the unit is set aside and
+            named in the report with its samples and the traceback, and the job goes on.
 
     Attributes:
         layout: The parameters' names, shapes and places.
@@ -155,6 +159,7 @@ class Job:
         data: Work | None = None,
         name: str | None = None,
         wire_dtype: str = "float32",
+        on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self.parameters: dict[str, NDArray[Any]] = arrays_of(parameters)
         self.layout = Layout.of(self.parameters)
@@ -168,6 +173,9 @@ class Job:
             known = ", ".join(WIRE_DTYPES)
             raise ConfigError(f"wire_dtype={wire_dtype!r}: unknown; choose one of {known}")
         self.wire_dtype = wire_dtype
+        if on_error not in ("stop", "skip"):
+            raise ConfigError(f"on_error={on_error!r}: choose stop or skip")
+        self.on_error: Literal["stop", "skip"] = on_error
         self._train: Callable[..., Any] | None = None
         self._evaluation: Callable[..., Any] | None = None
 

@@ -98,6 +98,14 @@ LEASES_PER_REPLICA_MAX: Final = 1024
 is accrued is pushed, whatever the policy says."""
 COMPLETIONS_MAX: Final = 16
 """Units reported at once; the ledger remembers so many answers, should they have to be repeated."""
+UNIT_FAILURES_MAX: Final = 3
+"""Times the user's code may raise at one unit, wherever it was lent, before it is set aside: what a
+transient fault breaks, another try mends."""
+UNITS_ASIDE_IN_A_ROW_MAX: Final = 5
+"""Units set aside with none completed between them before a job that skips them ends: then it is
+the code that is broken, and not a sample."""
+UNITS_ASIDE_TOLD_MAX: Final = 100
+"""Units set aside that the report names with their tracebacks; all are counted."""
 LEASE_S: Final = 10.0
 """Seconds a lease lives without a heartbeat of its holder."""
 LEASE_RETRY_S: Final = 0.1
@@ -162,8 +170,14 @@ COORDINATOR_REFUSED_S: Final = 10.0
 a proxy before it may only be restarting."""
 FINISHED_REFUSED_S: Final = 1.0
 """The same where the coordinator was finishing the job when it was last heard."""
-RESTARTS_MAX: Final = 20
-"""Replica crashes one engine run forgives, over all replicas."""
+LOAD_TOLD_S: Final = 5.0
+"""A job file that still loads after so long is said to, and again each time."""
+RESTARTS_MAX: Final = 10
+"""Crashes of one replica within RESTART_WINDOW_S, with no work done between them, that an engine
+forgives: a peer or a disk that is away for a while comes back within so many."""
+RESTART_WINDOW_S: Final = 120.0
+"""With the back-off at its longest, RESTARTS_MAX crashes of a replica that dies at once take half
+of this: what crashes less often than that is not a loop."""
 RESTART_BACKOFF_S: Final = 0.5
 """Before a crashed replica starts again; doubles while it dies young."""
 RESTART_BACKOFF_MAX_S: Final = 4.0

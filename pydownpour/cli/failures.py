@@ -15,14 +15,9 @@ from pydownpour.engines.base import (
     EXIT_INTERRUPTED,
     EXIT_USER,
 )
-from pydownpour.engines.child import Channel, user_traceback
-from pydownpour.errors import (
-    AuthError,
-    ConfigError,
-    DownpourError,
-    InternalError,
-    ParameterError,
-)
+from pydownpour.engines.child import Channel
+from pydownpour.errors import AuthError, ConfigError, DownpourError
+from pydownpour.replica import failure
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,18 +64,29 @@ def in_words(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def tell_engine(channel: Channel | None, error: BaseException, *, users: bool = False) -> int:
+def tell_engine(
+    channel: Channel | None, error: BaseException, *, users: bool = False, skips: bool = False
+) -> int:
     """Hand an error to the engine, if there is one, in a form it can show; returns the exit code.
 
-    ``users`` says that the user's own function may have raised it: then an exception that is not
-    about the network or the settings is theirs, and its traceback goes along.
+    Args:
+        channel: To the engine.
+        error: What ended this process.
+        users: The user's own function may have raised it: then an exception that is not about the
+            network or the settings is theirs, and its traceback goes along.
+        skips: The job goes on without a unit that fails again and again.
     """
-    ours = isinstance(error, (DownpourError, InternalError, Interrupted))
-    theirs = users and (isinstance(error, ParameterError) or not ours)
+    theirs = users and failure.is_users(error) and not isinstance(error, Interrupted)
     code = EXIT_USER if theirs else exit_code(error)
     message: dict[str, Any] = {"event": "error", "code": code, "message": describe(error)}
     if theirs:
-        message["traceback"] = user_traceback(error)
+        unit = failure.noted_unit(error)
+        message |= {
+            "message": failure.in_words(error),
+            "unit": unit,
+            "cured_by_skipping": bool(skips and unit),
+            "traceback": failure.user_traceback(error),
+        }
     if channel is not None:
         channel.emit(message)
     return code

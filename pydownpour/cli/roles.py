@@ -20,10 +20,11 @@ import click
 import msgspec
 
 from pydownpour.cli import loop
-from pydownpour.cli.failures import Failure, Interrupted, describe, in_words, tell_engine
+from pydownpour.cli.failures import Failure, Interrupted, in_words, tell_engine
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.engines.base import EXIT_FAILED, EXIT_USER
-from pydownpour.engines.child import Channel, adopt, user_traceback
+from pydownpour.engines.child import Channel, adopt
+from pydownpour.replica import failure
 
 RoleBody = Callable[[Channel | None], Coroutine[Any, Any, Any]]
 
@@ -82,6 +83,8 @@ def coordinator(
             reach = reach.with_new_token()
         reach.check_bind(where)
         job = load_job(file)
+        if channel is not None:
+            channel.emit({"event": "loaded"})
         # A run by hand picks its folder here; an engine has made one already.
         folder = run_folder if channel is not None else str(make_run_folder(file, run_folder))
         token_file = keep_token(Path(folder), reach.token or "") if own_token and folder else None
@@ -175,18 +178,23 @@ def replica(file: str, coordinator: str, name: str, known: int, access: AccessOp
       pydownpour replica digits.py --coordinator http://127.0.0.1:40123 \\
           --token-file runs/digits-.../token
     """
+    skips = False
 
     async def train(channel: Channel | None) -> None:
         from pydownpour.job import load_job
         from pydownpour.replica.run import run_replica
 
+        nonlocal skips
         job = load_job(file)
         job.train  # noqa: B018  no function to run is said before anybody is asked
+        skips = job.on_error == "skip"
         await run_replica(
             job, coordinator=coordinator, access=access.access(), name=name, replica=known
         )
+        if channel is not None:
+            channel.emit({"event": "finished"})
 
-    _run(adopt(), train, users=True)
+    _run(adopt(), train, users=True, skips=lambda: skips)
 
 
 def _remind() -> None:
@@ -202,12 +210,14 @@ def _run(
     body: RoleBody,
     *,
     users: bool = False,
+    skips: Callable[[], bool] = lambda: False,
     remind: Callable[[], None] | None = None,
 ) -> Any:
     """Run a role; its failure goes to the engine, to standard error, and into the exit code.
 
-    ``users``: a user's function runs in it. ``remind``: it has something to write, for which it
-    gets the time that takes, and this says so at the second signal.
+    ``users``: a user's function runs in it, and ``skips`` says whether the job skips units.
+    ``remind``: it has something to write, for which it gets the time that takes, and this says so
+    at the second signal.
     """
     logging.basicConfig(
         level=logging.INFO if channel is not None else logging.WARNING,
@@ -216,10 +226,11 @@ def _run(
     try:
         return loop.run(lambda: body(channel), hard=remind is None, remind=remind)
     except (Exception, Interrupted) as error:
-        code = tell_engine(channel, error, users=users)
+        code = tell_engine(channel, error, users=users, skips=skips())
         if code == EXIT_USER:
-            click.echo("\n".join(user_traceback(error)), err=True)
-            raise Failure(f"the replica function raised {describe(error)}", code) from None
+            click.echo("\n".join(failure.user_traceback(error)), err=True)
+            words = f"the replica function failed: {failure.in_words(error)}"
+            raise Failure(words, code) from None
         raise
 
 

@@ -15,7 +15,7 @@ States of a job::
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 from pydownpour import limits
 from pydownpour.coordinator import admission
@@ -45,9 +45,11 @@ from pydownpour.wire.messages import (
     ShardAssigned,
     ShardHello,
     ShardStats,
+    UnitFailure,
 )
 
 Event: TypeAlias = dict[str, Any]
+Outcome: TypeAlias = Literal["done", "stopped", "failed"]
 
 
 @final
@@ -87,6 +89,11 @@ class Core:
         """The final parameters are read: a shard that dies now loses nothing."""
         self.notes: dict[str, str] = {}
         """What an operator should know, by topic; shown while the job runs."""
+        self.outcome: Outcome = "done"
+        """How a job ends whose work is over and whose final parameters are secured."""
+        self.units_aside: list[dict[str, Any]] = []
+        """The first ``limits.UNITS_ASIDE_TOLD_MAX`` units that were set aside, for the report."""
+        self._aside_in_a_row = 0
         self._why = ""
         self._ticked: float | None = None
         self._replica_seen = now
@@ -243,6 +250,8 @@ class Core:
         was_there = known is not None and known.state != "left"
         member = self.members.leave(message.replica, message.incarnation, message.stats)
         self.detector.forget(("replica", member.id))
+        if message.failure is not None:
+            self._unit_failed(member, message.failure, now)
         if was_there:
             released = self.ledger.release(member.id) if self.ledger is not None else []
             self.note_event(
@@ -288,9 +297,14 @@ class Core:
         self._hear(message.replica, message.incarnation, now)
         ledger = self._ledger()
         counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
-        if ledger.complete and not self.is_over:
-            self.finish(f"all {ledger.work.passes} passes are complete", now)
+        self._finish_if_complete(ledger, now)
         return CompleteAnswer(counted=counted)
+
+    def _finish_if_complete(self, ledger: Ledger, now: float) -> None:
+        if ledger.complete and not self.is_over:
+            count = ledger.units_aside
+            but = f" but for {count} unit{'s' * (count > 1)} set aside" if count else ""
+            self.finish(f"all {ledger.work.passes} passes are complete{but}", now)
 
     def _record(self, ledger: Ledger, replica: int, unit: Completion, now: float) -> bool:
         recorded = ledger.record(replica, unit.number, unit.unit, unit.lease)
@@ -301,22 +315,73 @@ class Core:
                 now, "late completion", replica=replica, number=unit.number, unit=unit.unit,
                 counted=recorded.counted, reason=recorded.reason,
             )  # fmt: skip
+        if recorded.counted:
+            self._aside_in_a_row = 0
         if recorded.counted and unit.loss is not None:
             start, stop = ledger.bounds(unit.unit)
             self.progress.curve.add(
                 now - self.started, ledger.samples_done, unit.loss, stop - start
             )
-        if recorded.finished is not None:
-            self.passes_due.append(recorded.finished)
-            self.note_event(
-                now,
-                "pass",
-                number=recorded.finished + 1,
-                passes=ledger.work.passes,
-                samples=ledger.samples_done,
-                loss=self.progress.curve.last,
-            )
+        self._pass_ended(ledger, recorded.finished, now)
         return recorded.counted
+
+    def _pass_ended(self, ledger: Ledger, number: int | None, now: float) -> None:
+        if number is None:
+            return
+        self.passes_due.append(number)
+        self.note_event(
+            now,
+            "pass",
+            number=number + 1,
+            passes=ledger.work.passes,
+            samples=ledger.samples_done,
+            loss=self.progress.curve.last,
+        )
+
+    def _unit_failed(self, member: Member, failure: UnitFailure, now: float) -> None:
+        """The user's code raised at a unit: it gets another try, or is set aside."""
+        ledger = self.ledger
+        failed = (
+            ledger.fail(member.id, failure.number, failure.unit, failure.lease)
+            if ledger is not None
+            else None
+        )
+        if ledger is None or failed is None:
+            return
+        start, stop = ledger.bounds(failure.unit)
+        place = {
+            "number": failure.number, "unit": failure.unit, "start": start, "stop": stop,
+            "times": failed.times, "replica": member.id, "error": failure.words,
+        }  # fmt: skip
+        self.note_event(now, "unit failed", **place)
+        if not failed.aside:
+            return
+        aside = {**place, "traceback": failure.traceback}
+        self.note_event(now, "unit set aside", **aside)
+        if len(self.units_aside) < limits.UNITS_ASIDE_TOLD_MAX:
+            self.units_aside.append(aside)
+        self._aside_in_a_row += 1
+        words = (
+            f"unit {failure.unit} of pass {failure.number + 1} (places {start} to {stop - 1} of "
+            f"the pass's order) failed {failed.times} times, the last time at replica "
+            f"{member.name or member.id}: {failure.words}"
+        )
+        if self.job.on_error != "skip":
+            self.finish(f'{words}; dp.Job(on_error="skip") would go on', now, outcome="failed")
+        elif self._aside_in_a_row >= limits.UNITS_ASIDE_IN_A_ROW_MAX:
+            self.finish(
+                f"{words}. That is the {self._aside_in_a_row}th unit set aside with none completed "
+                "between them (UNITS_ASIDE_IN_A_ROW_MAX): the code is broken, not a sample",
+                now,
+                outcome="failed",
+            )
+        else:
+            count = ledger.units_aside
+            self.notes["set aside"] = (
+                f"{count} unit{'s' * (count > 1)} set aside, the last: {words}"
+            )
+            self._pass_ended(ledger, failed.finished, now)
+            self._finish_if_complete(ledger, now)
 
     def _ledger(self) -> Ledger:
         if self.ledger is None:
@@ -407,11 +472,16 @@ class Core:
         """No more work is given out."""
         return self.state in ("evaluating", "done", "failed")
 
-    def finish(self, reason: str, now: float) -> None:
-        """No more work: what remains is to read the parameters and evaluate them."""
+    def finish(self, reason: str, now: float, *, outcome: Outcome = "done") -> None:
+        """No more work: what remains is to read the parameters and evaluate them.
+
+        ``outcome`` is what the job is then: done, stopped early because somebody wanted it, or
+        failed because nobody could go on with it.
+        """
         if self.is_over:
             return
         self.progress.end(now)
+        self.outcome = outcome
         self.state, self._why = "evaluating", clip(reason)
         self.note_event(now, "end of work", reason=reason)
 
@@ -426,7 +496,7 @@ class Core:
     def conclude(self, now: float) -> None:
         """The final parameters are evaluated and stored."""
         if self.state == "evaluating":
-            self.state = "done"
+            self.state = "failed" if self.outcome == "failed" else "done"
         self.note_event(now, "end", state=self.state, reason=self._why)
 
     def everyone_knows(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydownpour.layout import Layout
 from pydownpour.optimizers import Part
@@ -61,6 +61,10 @@ class Declared(Protocol):
     @property
     def data(self) -> DeclaredWork | None:
         """The work, or None when replicas find their own."""
+
+    @property
+    def on_error(self) -> Literal["stop", "skip"]:
+        """What to do about a unit at which the user's code raised again and again."""
 
     @property
     def wire_dtype(self) -> str:

@@ -10,6 +10,9 @@ Theory. A pass has ``units`` units. Each of them is in exactly one of four place
     fresh -> leased -> done          returned -> leased          leased -> returned
                                      returned -> done   (a late completion of an ended lease)
 
+A unit at which the user's code raised ``UNIT_FAILURES_MAX`` times is *set aside*: it is done for
+the pass, which can end, and counted as nobody's work.
+
 so memory is a bitmap a pass and a few words an open lease, however many units there are. A unit
 whose lease ended may be computed twice; whoever completes it first is recorded, the other is told
 that it was not needed. Lending goes on into the next pass while stragglers of the last still
@@ -29,7 +32,15 @@ from itertools import islice
 from typing import Any, final
 
 from pydownpour import limits
-from pydownpour.coordinator.units import Account, Lease, Lending, OpenPass, Recorded, audit_pass
+from pydownpour.coordinator.units import (
+    Account,
+    Failed,
+    Lease,
+    Lending,
+    OpenPass,
+    Recorded,
+    audit_pass,
+)
 from pydownpour.errors import ConfigError, RemoteProtocolError
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
@@ -83,6 +94,8 @@ class Ledger:
         self._finished: list[int] = []
         self.units_done = 0
         self.samples_done = 0
+        self.units_aside = self.samples_aside = 0
+        """Set aside: in nobody's account."""
         self.leases_ended = 0
         """Leases that ended without a completion, in all."""
         self.attempts_max = 0
@@ -256,13 +269,17 @@ class Ledger:
         if open_pass is None or open_pass.is_done(unit):
             account.refused += 1
             self._remember(replica, lease_id, counted=False)
+            aside = open_pass is not None and unit in open_pass.aside
             return Recorded(
-                False, reason=f"unit {unit} of pass {number + 1} was completed by another before"
+                False,
+                reason=f"unit {unit} of pass {number + 1} was "
+                + ("set aside before" if aside else "completed by another before"),
             )
         live = self._by_unit.get((number, unit))
         if live is not None:
             self._remove(live)
         open_pass.returned.pop(unit, None)
+        open_pass.failures.pop(unit, None)
         open_pass.set_done(unit)
         start, stop = self.bounds(unit)
         account.units += 1
@@ -270,12 +287,38 @@ class Ledger:
         self.units_done += 1
         self.samples_done += stop - start
         self._remember(replica, lease_id, counted=True)
-        finished = number if open_pass.done_count == self.units else None
-        if finished is not None:
-            del self._open[number]
-            self._finished.append(number)
         reason = "" if live == lease_id else "late, but the unit was still open"
-        return Recorded(True, finished=finished, reason=reason)
+        return Recorded(True, finished=self._finished_by(open_pass), reason=reason)
+
+    def _finished_by(self, open_pass: OpenPass) -> int | None:
+        """The pass's number if its last unit has just been done or set aside."""
+        if open_pass.done_count < self.units:
+            return None
+        del self._open[open_pass.number]
+        self._finished.append(open_pass.number)
+        return open_pass.number
+
+    def fail(self, replica: int, number: int, unit: int, lease_id: int) -> Failed | None:
+        """The user's code raised at a unit: it is lent again, or set aside after the last time.
+
+        Returns:
+            None if the replica does not hold it by that lease: then it counts for nothing.
+        """
+        lease = self._leases.get(lease_id)
+        if lease is None or (lease.replica, lease.number, lease.unit) != (replica, number, unit):
+            return None
+        self._return(lease_id)
+        open_pass = self._open[number]
+        times = open_pass.failures[unit] = open_pass.failures.get(unit, 0) + 1
+        if times < limits.UNIT_FAILURES_MAX:
+            return Failed(times)
+        del open_pass.failures[unit], open_pass.returned[unit]
+        open_pass.aside.add(unit)
+        open_pass.set_done(unit)
+        start, stop = self.bounds(unit)
+        self.units_aside += 1
+        self.samples_aside += stop - start
+        return Failed(times, aside=True, finished=self._finished_by(open_pass))
 
     def _check(self, replica: int, number: int, unit: int, lease_id: int) -> None:
         what = f"replica {replica} completed unit {unit} of pass {number} by lease {lease_id}"
@@ -357,8 +400,8 @@ class Ledger:
         for name, theirs, ours in (
             ("units", sum(a.units for a in self._accounts.values()), self.units_done),
             ("samples", sum(a.samples for a in self._accounts.values()), self.samples_done),
-            ("units in bitmaps", counted, self.units_done),
-            ("samples in bitmaps", samples, self.samples_done),
+            ("units in bitmaps", counted, self.units_done + self.units_aside),
+            ("samples in bitmaps", samples, self.samples_done + self.samples_aside),
         ):
             if theirs != ours:
                 wrong.append(f"{name}: {theirs} by one count, {ours} by another")
@@ -380,6 +423,8 @@ class Ledger:
                     "cursor": p.cursor,
                     "done": base64.b64encode(p.done).decode(),
                     "returned": [[unit, attempts] for unit, attempts in p.returned.items()],
+                    "failures": [[unit, times] for unit, times in p.failures.items()],
+                    "aside": sorted(p.aside),
                 }
                 for p in self._open.values()
             ],
@@ -392,6 +437,7 @@ class Ledger:
                 for replica, answers in self._answers.items()
             ],
             "accounts": [[r, *dataclasses.astuple(a)] for r, a in self._accounts.items()],
+            "aside": [self.units_aside, self.samples_aside],
             "leases_ended": self.leases_ended,
             "attempts_max": self.attempts_max,
         }
@@ -408,6 +454,8 @@ class Ledger:
             restored.done = bytearray(base64.b64decode(entry["done"]))
             restored.done_count = sum(byte.bit_count() for byte in restored.done)
             restored.returned = {unit: attempts for unit, attempts in entry["returned"]}
+            restored.failures = {unit: times for unit, times in entry["failures"]}
+            restored.aside = set(entry["aside"])
             self._open[restored.number] = restored
         for field in (self._leases, self._expires, self._by_unit, self._by_replica):
             field.clear()
@@ -421,4 +469,5 @@ class Ledger:
         self._accounts = {replica: Account(*values) for replica, *values in state["accounts"]}
         self.units_done = sum(a.units for a in self._accounts.values())
         self.samples_done = sum(a.samples for a in self._accounts.values())
+        self.units_aside, self.samples_aside = state["aside"]
         self.leases_ended = state["leases_ended"]

@@ -37,7 +37,7 @@ def build_report(
     metrics = progress.metrics
     report: dict[str, Any] = {
         "job": core.job.name,
-        "state": "failed" if core.state == "failed" else "done",
+        "state": "failed" if core.state == "failed" else core.outcome,
         "reason": core.reason(now),
         "version": version,
         "loss": finite(progress.curve.last),
@@ -54,6 +54,7 @@ def build_report(
         "units": ledger.units_done if ledger is not None else sum(m.stats.units for m in members),
         "passes": ledger.passes_finished if ledger is not None else 0,
         "work": _work(core),
+        "units_aside": core.units_aside,
         "pushes": _pushes(members, slots),
         "gradients": _gradients(core, members),
         "records": _records(slots),
@@ -96,7 +97,8 @@ def audit_report(report: Mapping[str, Any]) -> list[str]:
             f"replicas were told of {pushes['acked']} pushes, shards count {pushes['applied']}"
         )
     if work := report["work"]:
-        for what, total in (("units", work["units_total"]), ("samples", work["samples_total"])):
+        for what in ("units", "samples"):
+            total = work[f"{what}_total"] - work[f"{what}_aside"]
             by_replicas = sum(replica[what] for replica in report["replicas"])
             if not by_replicas == report[what] == total:
                 wrong.append(
@@ -117,6 +119,8 @@ def _work(core: Core) -> dict[str, Any] | None:
         "seed": ledger.work.seed,
         "units_total": ledger.units_total,
         "samples_total": ledger.samples_total,
+        "units_aside": ledger.units_aside,
+        "samples_aside": ledger.samples_aside,
         "leases_ended": ledger.leases_ended,
         "attempts_max": ledger.attempts_max,
     }

@@ -189,7 +189,11 @@ class CoordinatorService:
 
     def _stop(self, message: Stop, now: float) -> HeartbeatAnswer:
         self._stopped = True
-        self.core.finish(f"stopped: {message.reason}" if message.reason else "stopped", now)
+        if message.failed:
+            self.core.finish(message.reason or "nobody can go on with it", now, outcome="failed")
+        else:
+            reason = f"stopped: {message.reason}" if message.reason else "stopped"
+            self.core.finish(reason, now, outcome="stopped")
         return HeartbeatAnswer(state=self.core.state, reason=self.core.reason(now))
 
     async def _healthz(self, call: Call) -> str:

@@ -68,10 +68,26 @@ class Account:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failed:
+    """What became of a unit at which the user's code raised.
+
+    Attributes:
+        times: It has failed so often now.
+        aside: It is set aside: nobody gets it again.
+        finished: The pass that this completed, if it did.
+    """
+
+    times: int
+    aside: bool = False
+    finished: int | None = None
+
+
+@final
 class OpenPass:
     """One begun and unfinished pass: its cursor, bitmap, and what was returned."""
 
-    __slots__ = ("cursor", "done", "done_count", "number", "returned")
+    __slots__ = ("aside", "cursor", "done", "done_count", "failures", "number", "returned")
 
     def __init__(self, number: int, units: int) -> None:
         self.number = number
@@ -80,6 +96,10 @@ class OpenPass:
         self.done_count = 0
         self.returned: dict[int, int] = {}
         """Unit -> attempts so far, first returned first."""
+        self.failures: dict[int, int] = {}
+        """Unit that is not done -> how often the user's code raised at it."""
+        self.aside: set[int] = set()
+        """Units nobody gets any more. Their bits are set, too."""
 
     def is_done(self, unit: int) -> bool:
         """Whether a unit is recorded."""

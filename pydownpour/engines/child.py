@@ -21,7 +21,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Final, final
 
 import msgspec
@@ -32,7 +31,6 @@ SUPERVISED: Final = "PYDOWNPOUR_SUPERVISED"
 """Environment variable: the process id of the engine that started this role."""
 
 _PR_SET_PDEATHSIG: Final = 1
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @final
@@ -89,12 +87,3 @@ def end_group() -> None:
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
-
-
-def user_traceback(error: BaseException) -> list[str]:
-    """The traceback of a user's exception, without the frames of this package above theirs."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS + os.sep):
-        frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
-    return text.rstrip().splitlines()

@@ -1,19 +1,26 @@
 """What the end of a replica means: it is finished, it starts again, or the job has failed.
 
-Pure: told what ended, how, and how long it had lived; answers with a decision and its reason.
+Pure: told what ended, how, and what it had done; answers with a decision and its reason.
 
-    exit 0                                   finished
+    exit 0, with a goodbye                   finished
     wrong settings (exit 2)                  fail: the next one would say the same
-    the same own failure three times, each   fail: a deterministic mistake is shown, not repeated
-    within RESTART_STABLE_S of its start
-    more than RESTARTS_MAX crashes in all    fail
+    the same own failure three times in a    fail: a deterministic mistake is shown, not repeated.
+    row, each within RESTART_STABLE_S of     Not where the job skips units: then the coordinator
+    its start                                counts, and sets the unit aside
+    at one place more than RESTARTS_MAX      fail: starting it again does not cure it
+    crashes within RESTART_WINDOW_S that
+    nothing was done between
     anything else                            again, after a back-off that doubles while the
                                              replica dies young
+
+A crash that work was done before counts for nothing but the back-off: a replica that is killed
+once a minute for a week is one that was started again ten thousand times, each time with success.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from typing import TypeAlias, final
 
 from pydownpour import limits
@@ -49,50 +56,96 @@ Decision: TypeAlias = Finished | Again | GiveUp
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The end of one replica process.
+
+    Attributes:
+        exit: How it ended.
+        lived_s: Seconds from its start.
+        goodbye: It said that it had finished.
+        worked: It had done work that the coordinator knows of.
+        failure: What it said of its failure; equal words are the same failure, whichever replica
+            says them.
+        unit: At which unit, in words; "" if at none.
+        cured_by_skipping: The job sets a unit aside that fails again and again.
+    """
+
+    exit: Exit
+    lived_s: float
+    goodbye: bool = True
+    worked: bool = False
+    failure: str = ""
+    unit: str = ""
+    cured_by_skipping: bool = False
+
+    @property
+    def own_fault(self) -> bool:
+        """True for a failure that the same code would probably repeat."""
+        return self.exit.own_fault or self.is_silent
+
+    @property
+    def is_silent(self) -> bool:
+        """The process ended itself without a word: ``os._exit``, or a library that calls exit."""
+        return (
+            self.exit.code >= 0 and not self.failure and not (self.goodbye and self.exit.code == 0)
+        )
+
+    def describe(self) -> str:
+        """How it ended, why, and where: one line."""
+        words = self.exit.describe()
+        if self.is_silent:
+            words += " without a word, as os._exit does"
+        where = f" {self.unit}" if self.unit else ""
+        return f"{words}{where}: {self.failure}" if self.failure else words
+
+
+@final
 class Restarts:
     """Remembers the crashes of one run."""
 
     def __init__(self) -> None:
-        self.crashes = 0
-        """Over all replicas."""
         self._young: dict[int, int] = {}
         self._failures: dict[str, int] = {}
+        self._idle: dict[int, deque[float]] = {}
+        """Place -> when it crashed without having done anything, the newest."""
 
-    def decide(self, replica: int, end: Exit, *, lived_s: float, failure: str = "") -> Decision:
-        """What to do about the end of replica number ``replica``.
-
-        Args:
-            replica: Its place among the replicas, 0-based.
-            end: How it ended.
-            lived_s: Seconds from its start.
-            failure: What it said of its failure; equal words are the same failure, whichever
-                replica says them.
-        """
+    def decide(self, replica: int, end: End, now: float) -> Decision:
+        """What to do about the end of the replica at place ``replica``, 0-based."""
         who = f"replica {replica} {end.describe()}"
-        if end.code == EXIT_OK:
+        if end.exit.code == EXIT_OK and end.goodbye:
             return Finished(who)
-        if end.code == EXIT_CONFIG:
-            return GiveUp(f"{who}: {failure or 'its settings are wrong'}")
-        self.crashes += 1
-        old = lived_s >= limits.RESTART_STABLE_S
-        if end.own_fault:
-            same = failure or end.describe()
+        if end.exit.code == EXIT_CONFIG and end.failure:
+            return GiveUp(who)
+        old = end.lived_s >= limits.RESTART_STABLE_S
+        if end.own_fault and not end.cured_by_skipping:
+            same = end.failure or end.exit.describe()
             count = self._failures[same] = 1 if old else self._failures.get(same, 0) + 1
             if count >= limits.RESTART_SAME_FAILURE_MAX:
                 return GiveUp(
-                    f"replica {replica} failed, the {_ordinal(count)} time in a row that one "
-                    f"fails like this: {same}"
+                    f"{who}. That is the {_ordinal(count)} time in a row that one ends so"
                 )
-        if self.crashes > limits.RESTARTS_MAX:
+        if (idle := self._idle_crashes(replica, end, now)) > limits.RESTARTS_MAX:
             return GiveUp(
-                f"{who}; that is crash {self.crashes} of this run, the limit is "
-                f"{limits.RESTARTS_MAX} (RESTARTS_MAX)"
+                f"{who}. That is its crash number {idle} within {limits.RESTART_WINDOW_S:g} s and "
+                f"nothing was done between them; the limit is {limits.RESTARTS_MAX} (RESTARTS_MAX)"
             )
         young = self._young[replica] = 0 if old else self._young.get(replica, 0) + 1
         after_s = min(
             limits.RESTART_BACKOFF_S * 2.0 ** max(0, young - 1), limits.RESTART_BACKOFF_MAX_S
         )
-        return Again(after_s, f"{who}{f' ({failure})' if failure else ''}")
+        return Again(after_s, who)
+
+    def _idle_crashes(self, replica: int, end: End, now: float) -> int:
+        """Crashes of the place in the window, back to the last one that work was done before."""
+        crashes = self._idle.setdefault(replica, deque(maxlen=limits.RESTARTS_MAX + 1))
+        if end.worked or end.cured_by_skipping:
+            crashes.clear()
+            return 0
+        crashes.append(now)
+        while now - crashes[0] > limits.RESTART_WINDOW_S:
+            crashes.popleft()
+        return len(crashes)
 
 
 def _ordinal(count: int) -> str:

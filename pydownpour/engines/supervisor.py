@@ -1,9 +1,11 @@
 """Runs one job through an engine, from the first process to the last.
 
-    coordinator starts and says its URL
+    coordinator starts, loads the job and says its URL
       -> shards and replicas start
       -> replicas that crash start again (``restarts`` decides)
       -> the coordinator ends: its report is the result
+    whatever ends the run, the coordinator is asked for its ordinary end first, so that parameters
+      and report exist; it has the time that takes, as long as it shows signs of life
     whatever happens, every process has ended and been reaped when ``run`` returns
 
 The first cause wins. Processes pull each other down, so when one that the job cannot do without
@@ -28,8 +30,9 @@ from pydownpour.engines.base import (
     Process,
     Role,
 )
-from pydownpour.engines.restarts import Again, Finished, Restarts
-from pydownpour.errors import ConfigError, DownpourError, JobFailed
+from pydownpour.engines.restarts import Again, End, Finished, Restarts
+from pydownpour.errors import ConfigError, ConnectFailed, DownpourError, JobFailed
+from pydownpour.fields import clip
 from pydownpour.net.access import Access
 from pydownpour.wire import messages
 from pydownpour.wire.messages import Status
@@ -37,7 +40,8 @@ from pydownpour.wire.messages import Status
 GRACE_S: Final = 0.3
 """How long a bad end waits for the end that caused it."""
 STOP_ASK_S: Final = limits.SHUTDOWN_S * 2 / 3
-"""Of SHUTDOWN_S, how long processes may end by themselves before they get SIGTERM."""
+"""Of SHUTDOWN_S, how long processes may end by themselves, once the coordinator has ended, before
+they get SIGTERM."""
 
 
 @final
@@ -58,6 +62,7 @@ class Supervisor:
         self._observer = observer
         self._restarts = Restarts()
         self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._verdict: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._report: dict[str, Any] | None = None
         self._said: dict[str, Mapping[str, Any]] = {}
@@ -65,21 +70,28 @@ class Supervisor:
         self._status: Status | None = None
         self._hurry = False
         """True when what still runs is killed without being asked."""
+        self._ending = asyncio.Event()
+        """Set once the coordinator was asked for the end: nobody is started any more."""
+        self._shown: set[str] = set()
+        """Failures of the user's code whose traceback was shown."""
         self._ended: set[int] = set()
         """Replicas that did their work."""
 
     async def run(self) -> dict[str, Any]:
         """The job's report.
 
-        Cancelling it ends the job within ``limits.SHUTDOWN_S``; cancelling again, at once.
+        Cancelling it asks the coordinator for the end and waits for it; cancelling again ends
+        everything at once.
 
         Raises:
-            JobFailed: which process ended the job, how, and its last words.
+            JobFailed: which process ended the job, how, and its last words; ``report`` is the
+                job's, if there is one.
             ConfigError: a role refused its settings.
         """
         keepers: list[asyncio.Task[None]] = []
         try:
             keepers.append(self._task(self._keep_coordinator()))
+            await self._until_loaded()
             url = await self._first(self._url)
             self._observer.event("start", f"coordinator listens at {url}")
             if self._plan.token_file is not None:
@@ -94,7 +106,10 @@ class Supervisor:
             return report
         except asyncio.CancelledError:
             self._observer.event("stop", "stopping")
-            await self._stop_gently()
+            await self._end(messages.Stop(reason="stopped by the operator"))
+            raise
+        except DownpourError as error:
+            await self._end_failed(error)
             raise
         finally:
             for keeper in keepers:
@@ -119,6 +134,24 @@ class Supervisor:
     def _fail(self, error: BaseException) -> None:
         if not self._verdict.done():
             self._verdict.set_exception(error)
+
+    async def _until_loaded(self) -> None:
+        """A job file may load data for minutes: that is waited for while its process lives."""
+        began = asyncio.get_running_loop().time()
+        while not self._loaded.done():
+            futures: list[asyncio.Future[Any]] = [self._loaded, self._verdict]
+            done, _ = await asyncio.wait(
+                futures, timeout=limits.LOAD_TOLD_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._verdict in done:
+                await self._verdict
+            if not done:
+                waited_s = asyncio.get_running_loop().time() - began
+                self._observer.event(
+                    "wait",
+                    f"waiting for {self._plan.file} to load in the coordinator, {waited_s:.0f} s "
+                    f"so far; what it prints is in {self._processes['coordinator-0'].log}",
+                )
 
     async def _first(self, wanted: asyncio.Future[str]) -> str:
         """The future's value, unless the run has failed before or patience ends."""
@@ -150,10 +183,13 @@ class Supervisor:
 
     def _hear(self, role: Role, message: Mapping[str, Any]) -> None:
         match message:
+            case {"event": "loaded"} if role.name == "coordinator":
+                if not self._loaded.done():
+                    self._loaded.set_result(None)
             case {"event": "listening", "url": str(url)} if role.name == "coordinator":
                 if not self._url.done():
                     self._url.set_result(url)
-            case {"event": "error"}:
+            case {"event": "error" | "finished"}:
                 self._said[role.title] = message
             case {"state": str()} if role.name == "coordinator":
                 self._report = dict(message)
@@ -186,26 +222,49 @@ class Supervisor:
     async def _keep_replica(self, index: int, url: str) -> None:
         clock = asyncio.get_running_loop()
         replica = 0
-        while True:
-            process = await self._start(self._plan.replica(index, url, replica))
+        while not self._ending.is_set():
+            role = self._plan.replica(index, url, replica)
+            before = self._work_of(role.title)
+            process = await self._start(role)
             born = clock.time()
-            end = await process.wait()
-            if end.code != EXIT_OK:
+            exit = await process.wait()
+            if self._ending.is_set():
+                return
+            if exit.code != EXIT_OK:
                 await self._coordinator_first()
-            failure = str(self._said.get(process.role.title, {}).get("message", ""))
-            decision = self._restarts.decide(
-                index, end, lived_s=clock.time() - born, failure=failure
+                replica = await self._replica_id(url, role.title) or replica
+            said = self._said.get(role.title, {})
+            end = End(
+                exit,
+                clock.time() - born,
+                goodbye=said.get("event") == "finished",
+                worked=self._work_of(role.title) != before,
+                failure=str(said.get("message", "")),
+                unit=str(said.get("unit", "")),
+                cured_by_skipping=said.get("cured_by_skipping") is True,
             )
+            decision = self._restarts.decide(index, end, clock.time())
             if isinstance(decision, Finished):
                 self._ended.add(index)
                 return
             if not isinstance(decision, Again):
-                raise self._death(process, end, why=decision.reason)
-            self._observer.event(
-                "restart", f"{decision.reason}; starts again in {decision.after_s:g} s"
-            )
+                raise self._death(process, exit, why=decision.reason)
+            self._tell_crash(decision, process, end)
             await asyncio.sleep(decision.after_s)
-            replica = await self._replica_id(url, process.role.title) or replica
+
+    def _tell_crash(self, decision: Again, process: Process, end: End) -> None:
+        """Say at once what happened, with the user's own lines the first time."""
+        words = f"{decision.reason}; starts again in {decision.after_s:g} s"
+        if end.own_fault and end.failure not in self._shown:
+            self._shown.add(end.failure)
+            words += self._last_words(process)
+        self._observer.event("restart", words)
+
+    def _work_of(self, name: str) -> tuple[int, int]:
+        """Units and pushes of the replica of this name that count, as far as we were told."""
+        replicas = self._status.replicas if self._status is not None else []
+        mine = next((r for r in replicas if r.name == name), None)
+        return (mine.units, mine.stats.pushes_acked) if mine is not None else (0, 0)
 
     async def _replica_id(self, url: str, name: str) -> int:
         """The id the coordinator gave the replica of this name; 0 if it never joined."""
@@ -227,14 +286,16 @@ class Supervisor:
         words = why or f"{process.role.name} {process.role.index} {end.describe()}"
         if process.role.name == "shard":
             words += "; without durable shards the job cannot go on"
-        lines = list(said.get("traceback") or ()) if said is not None else []
-        if not lines and said is not None and not why:
+        if said is not None and not why and not said.get("traceback"):
             words += f": {said.get('message')}"
-        lines = lines or process.tail()
+        return JobFailed(words + self._last_words(process), role=title, code=end.code)
+
+    def _last_words(self, process: Process) -> str:
+        """The traceback of the user's code, or the end of the log, line by line."""
+        said = self._said.get(process.role.title, {})
+        lines = list(said.get("traceback") or ()) or process.tail()
         quoted = "".join(f"\n  | {line}" for line in lines[-limits.LOG_TAIL_LINES :])
-        return JobFailed(
-            f"{words}{quoted}\n  its whole log: {process.log}", role=title, code=end.code
-        )
+        return f"{quoted}\n  its whole log: {process.log}"
 
     # -- watching ---------------------------------------------------------------------------------
 
@@ -267,23 +328,81 @@ class Supervisor:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    async def _stop_gently(self) -> None:
-        """Ask the coordinator to end the job, so that what was trained is kept if time allows."""
-        if not self._url.done() or self._url.cancelled():
+    async def _end_failed(self, error: DownpourError) -> None:
+        """The run cannot go on: what was trained is kept, and the error carries the report."""
+        reason = clip(str(error).partition("\n")[0])
+        stop = messages.Stop(reason=reason, failed=True)
+        cancelled = False
+        try:
+            await self._end(stop)
+        except asyncio.CancelledError:  # the operator's first word about it; a second one kills
+            cancelled = True
+            await self._end(stop)
+        if self._report is not None and "report" not in error.details:
+            error.details["report"] = self._report
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _end(self, stop: messages.Stop) -> None:
+        """Ask the coordinator for its ordinary end, and wait while it is at it."""
+        self._ending.set()
+        coordinator = self._processes.get("coordinator-0")
+        if coordinator is None or not self._url.done() or self._url.cancelled():
             return
-        self._hurry = True  # until the first stop has had its time, a second one means now
-        with contextlib.suppress(DownpourError, TimeoutError):
-            async with asyncio.timeout(STOP_ASK_S):
-                await self._ask_stop(self._url.result())
-                await self._settle(STOP_ASK_S)
+        self._hurry = True  # until it has had its time, a further request to stop means now
+        ended = asyncio.ensure_future(coordinator.wait())
+        try:
+            await self._ask_stop(self._url.result(), stop, ended)
+            await self._until_written(ended)
+        finally:
+            ended.cancel()
+        await self._settle(STOP_ASK_S)
         self._hurry = False
 
-    async def _ask_stop(self, url: str) -> None:
+    async def _ask_stop(self, url: str, stop: messages.Stop, ended: asyncio.Future[Exit]) -> None:
         from pydownpour.net.client import Client
 
-        stop = messages.Stop(reason="stopped by the operator")
-        async with Client(url, access=self._access) as client:
-            await client.post("/v1/stop", stop, messages.HeartbeatAnswer, timeout_s=STOP_ASK_S)
+        async def ask() -> None:
+            with contextlib.suppress(DownpourError):
+                async with Client(url, access=self._access) as client:
+                    await client.post("/v1/stop", stop, messages.HeartbeatAnswer)
+
+        asking = asyncio.ensure_future(ask())
+        both: list[asyncio.Future[Any]] = [asking, ended]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            asking.cancel()
+
+    async def _until_written(self, ended: asyncio.Future[Exit]) -> None:
+        """Wait for the coordinator's end: it may write for minutes, and says so in its status.
+
+        Given up when it has not answered for ``limits.REQUEST_TIMEOUT_S``, or when nobody listens
+        any more or the report is made, and it still does not end: something of the user's holds it.
+        """
+        from pydownpour.net.client import Client
+
+        clock = asyncio.get_running_loop()
+        heard_at, over_at = clock.time(), float("inf")
+        async with Client(self._url.result(), access=self._access) as client:
+            while not ended.done():
+                await asyncio.wait([ended], timeout=limits.STATUS_POLL_S)
+                is_over = self._report is not None
+                try:
+                    self._status = await client.get("/v1/status", Status, timeout_s=5.0)
+                    heard_at = clock.time()
+                except ConnectFailed:
+                    is_over = True
+                except DownpourError:
+                    pass
+                over_at = min(over_at, clock.time()) if is_over else float("inf")
+                if clock.time() - over_at > STOP_ASK_S:
+                    return
+                if clock.time() - heard_at > limits.REQUEST_TIMEOUT_S:
+                    self._observer.event(
+                        "stop", "the coordinator does not answer any more; it is killed"
+                    )
+                    return
 
     async def _settle(self, patience_s: float) -> None:
         """Wait until every process has ended, at most so long."""

@@ -15,7 +15,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol, final
 
 import pydownpour
@@ -25,6 +25,7 @@ from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
 from pydownpour.net.access import Access, Tls
 from pydownpour.net.client import Client
+from pydownpour.replica.failure import EndedItself, note_unit, unit_failure
 from pydownpour.replica.portal import LoopThread, Portal, SameLoop
 from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
 from pydownpour.replica.session import Session
@@ -88,23 +89,48 @@ async def run_replica(
             if not trainer.session.job_is_over:
                 raise
             log.info("%s; leaving", error)
+        except Exception as error:
+            note_unit(error, trainer.unit)
+            raise
 
 
 async def _train(train: Callable[[Any], Any], trainer: Trainer) -> None:
     """Run the user's function to its end, then settle what it pushed and finished."""
     if inspect.iscoroutinefunction(train):
         face = Replica(trainer, asyncio.get_running_loop().time)
-        await train(face)
+        task = asyncio.current_task()
+        with _no_other_end(lambda: task is not None and task.cancelling() > 0):
+            await train(face)
         await face.flush()
     else:
         blocking = BlockingReplica(trainer, time.monotonic)
 
         def run() -> None:
-            train(blocking)
+            with _no_other_end(lambda: False):
+                train(blocking)
             blocking.flush()
 
         await asyncio.get_running_loop().run_in_executor(None, run)
     await trainer.portal.start(trainer.leases.settle())
+
+
+@contextlib.contextmanager
+def _no_other_end(is_stopped: Callable[[], bool]) -> Iterator[None]:
+    """A user's function returns or raises an Exception; anything else would end our loop, too.
+
+    Args:
+        is_stopped: Whether a cancellation is ours.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if is_stopped():
+            raise
+        words = "the replica function was cancelled by its own code (asyncio.CancelledError)"
+        raise EndedItself(words).with_traceback(error.__traceback__) from None
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        words = f"the replica function raised {error!r}; it ends by returning"
+        raise EndedItself(words).with_traceback(error.__traceback__) from None
 
 
 def join(
@@ -195,12 +221,13 @@ class _Joined:
         self._client: Client | None = None
         self._session: Session | None = None
         self._leases: Leases | None = None
+        self._trainer: Trainer | None = None
 
     async def __aenter__(self) -> Trainer:
         self._start()
         try:
             await self._portal.start(self._open())
-            return self._trainer()
+            return self._make_trainer()
         except BaseException as error:
             await self._leave(error)
             raise
@@ -213,7 +240,7 @@ class _Joined:
         self._start()
         try:
             self._portal.call(self._open())
-            return self._trainer()
+            return self._make_trainer()
         except BaseException as error:
             self.exit(error)
             raise
@@ -247,20 +274,22 @@ class _Joined:
         reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
         if isinstance(error, asyncio.CancelledError):
             reason = "stopped"
+        unit = self._trainer.unit if self._trainer is not None else None
+        failure = unit_failure(error, unit) if error is not None else None
         session = self._session
         if session is not None:
-            await session.close(reason)
+            await session.close(reason, failure)
         if self._client is not None:
             await self._client.close()
         if error is None and session is not None and session.job_state == "failed":
             raise JobFailed(session.job_reason)
 
-    def _trainer(self) -> Trainer:
+    def _make_trainer(self) -> Trainer:
         assert self._session is not None
         assert self._leases is not None
-        trainer = Trainer(self._session, self._portal, self._leases)
-        self._session.progress = trainer.statistics
-        return trainer
+        self._trainer = Trainer(self._session, self._portal, self._leases)
+        self._session.progress = self._trainer.statistics
+        return self._trainer
 
 
 async def _ask_to_join(

@@ -47,6 +47,7 @@ from pydownpour.wire.messages import (
     LeaseRequest,
     Leave,
     ReplicaStats,
+    UnitFailure,
 )
 
 log = logging.getLogger(__name__)
@@ -320,7 +321,7 @@ class Session:
     def _over(self) -> ClosedError:
         return ClosedError(f"job {self.joined.job} is over: {self.job_reason or self.job_state}")
 
-    async def close(self, reason: str) -> None:
+    async def close(self, reason: str, failure: UnitFailure | None = None) -> None:
         """Say goodbye with the final counts, close every connection. Whoever calls again waits.
 
         The answer may be that the job has failed meanwhile: look at ``job_state`` afterwards.
@@ -328,10 +329,10 @@ class Session:
         if self._closing is None:
             self._closed = True
             self._notify()
-            self._closing = asyncio.get_running_loop().create_task(self._leave(reason))
+            self._closing = asyncio.get_running_loop().create_task(self._leave(reason, failure))
         await asyncio.shield(self._closing)
 
-    async def _leave(self, reason: str) -> None:
+    async def _leave(self, reason: str, failure: UnitFailure | None) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -341,6 +342,7 @@ class Session:
             incarnation=self.joined.incarnation,
             reason=reason,
             stats=self.statistics(),
+            failure=failure,
         )
         try:
             self._heard(

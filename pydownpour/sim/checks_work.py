@@ -97,7 +97,7 @@ class UnitsCountOnce(Check):
         """Every unit was counted."""
         report = self.world.report
         if report.get("state") == "done" and report.get("work"):
-            total = report["work"]["units_total"]
+            total = report["work"]["units_total"] - report["work"]["units_aside"]
             if not len(self._counted) == report["units"] == total:
                 yield f"{len(self._counted)} units counted, {report['units']} reported, of {total}"
 

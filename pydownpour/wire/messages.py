@@ -305,6 +305,17 @@ class CompleteAnswer(Message, frozen=True, kw_only=True):
     counted: Annotated[list[bool], Meta(max_length=limits.LEASES_TOLD_MAX)]
 
 
+class UnitFailure(Message, frozen=True, kw_only=True):
+    """The user's code raised while it worked on this unit."""
+
+    number: Count
+    unit: Count
+    lease: Count
+    words: Words
+    """The exception, and the line of the user's that raised it."""
+    traceback: Words = ""
+
+
 class Leave(Message, frozen=True, kw_only=True):
     """A replica says goodbye; its open units go to others at once."""
 
@@ -312,12 +323,16 @@ class Leave(Message, frozen=True, kw_only=True):
     incarnation: Word
     reason: Words = ""
     stats: ReplicaStats | None = None
+    failure: UnitFailure | None = None
+    """Why it leaves, when it was the user's code that failed at a unit."""
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """End the job early."""
+    """End the job early: no more work, then the parameters and the report as at any end."""
 
     reason: Words = ""
+    failed: bool = False
+    """The job cannot go on, say because nobody is left to train: then it ends as failed."""
 
 
 class Hello(Message, frozen=True, kw_only=True):

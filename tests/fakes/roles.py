@@ -12,6 +12,7 @@ Each title has a list of acts, one for each start; the last is repeated. Every s
     stay              until SIGTERM, then exit 0
     stubborn          ignore SIGTERM
     raise words       say that the user's function raised, exit 3
+    skipped words     the same, at a unit of a job that sets such units aside
     refuse words      say that a setting is wrong, exit 2
     exit code         exit
     kill number       end by a signal
@@ -68,6 +69,7 @@ def _note(path: Path, line: str) -> int:
 
 
 def _listen(channel: Channel) -> None:
+    channel.emit({"event": "loaded"})
     url = os.environ.get("FAKE_URL", "http://127.0.0.1:1")
     channel.emit({"event": "listening", "role": "coordinator", "url": url})
 
@@ -82,6 +84,7 @@ def _serve(channel: Channel, worked: Path, title: str, count: int = 1) -> None:
 def _work(channel: Channel, worked: Path, title: str) -> None:
     with worked.open("a") as file:
         file.write(f"{title}\n")
+    channel.emit({"event": "finished"})
 
 
 def _stay(channel: Channel, worked: Path, title: str) -> None:
@@ -106,6 +109,14 @@ def _raise(channel: Channel, worked: Path, title: str, words: str) -> None:
     sys.exit(3)
 
 
+def _skipped(channel: Channel, worked: Path, title: str, words: str) -> None:
+    channel.emit({
+        "event": "error", "code": 3, "message": words, "unit": "at unit 5 of pass 1",
+        "cured_by_skipping": True,
+    })  # fmt: skip
+    sys.exit(3)
+
+
 def _refuse(channel: Channel, worked: Path, title: str, words: str) -> None:
     channel.emit({"event": "error", "code": 2, "message": words})
     sys.exit(2)
@@ -123,6 +134,7 @@ def _kill(channel: Channel, worked: Path, title: str, number: int) -> None:
 
 
 def _mute(channel: Channel, worked: Path, title: str) -> None:
+    channel.emit({"event": "loaded"})
     signal.pause()
 
 
@@ -147,8 +159,8 @@ def _report(channel: Channel, worked: Path, title: str, state: str) -> None:
 
 _ACTS: dict[str, Callable[..., None]] = {
     "serve": _serve, "work": _work, "stay": _stay, "stubborn": _stubborn, "raise": _raise,
-    "refuse": _refuse, "exit": _exit, "kill": _kill, "mute": _mute, "noise": _noise,
-    "family": _family, "report": _report,
+    "skipped": _skipped, "refuse": _refuse, "exit": _exit, "kill": _kill, "mute": _mute,
+    "noise": _noise, "family": _family, "report": _report,
 }  # fmt: skip
 
 if __name__ == "__main__":

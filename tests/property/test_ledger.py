@@ -8,16 +8,21 @@ whoever is left can always finish the work.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pydownpour import limits
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
 LEASE_S = 10.0
 REPLICAS = (1, 2, 3)
+NOBODY = 0
+"""Who has done a unit that was set aside."""
 Replicas = st.sampled_from(REPLICAS)
 Pick = st.integers(0, 1000)
 
@@ -46,6 +51,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.recorded: dict[tuple[int, int], int] = {}
         self.finished: list[int] = []
         self.ends: dict[int, float] = {}
+        self.failures: Counter[tuple[int, int]] = Counter()
+        self.aside: set[tuple[int, int]] = set()
 
     def new(self) -> Ledger:
         return Ledger(
@@ -64,14 +71,16 @@ class LedgerMachine(RuleBasedStateMachine):
     # One rule acts for everything replicas do: as separate rules most runs would lack one of them,
     # and it takes all of them to get a unit lent twice and completed twice.
 
-    @rule(what=st.sampled_from(["lease", "lease", "finish", "finish", "late"]), replica=Replicas,
-          pick=Pick)  # fmt: skip
+    @rule(what=st.sampled_from(["lease", "lease", "finish", "finish", "late", "fail"]),
+          replica=Replicas, pick=Pick)  # fmt: skip
     def work_goes_on(self, what: str, replica: int, pick: int) -> None:
         if what == "lease":
             self.lease(replica, 1 + pick % 4)
         elif what == "late":
             self.time_passes(LEASE_S)
             self.lease(replica, 1)
+        elif self.held and what == "fail":
+            self.fail(pick % len(self.held))
         elif self.held:
             self.finish(pick % len(self.held))
 
@@ -104,6 +113,27 @@ class LedgerMachine(RuleBasedStateMachine):
         again = self.ledger.record(replica, unit.number, unit.unit, unit.lease)
         assert (again.counted, again.repeated) == (outcome.counted, True)
         self.reported.append((replica, unit))
+
+    def fail(self, index: int) -> None:
+        """The user's code raises at a unit; it is told twice, and counts once."""
+        replica, _, unit = self.held.pop(index)
+        live = unit.lease in {lease.lease for lease in self.ledger.open_leases}
+        failed = self.ledger.fail(replica, unit.number, unit.unit, unit.lease)
+        assert self.ledger.fail(replica, unit.number, unit.unit, unit.lease) is None
+        assert (failed is not None) == live
+        if failed is None:
+            return
+        place = (unit.number, unit.unit)
+        self.failures[place] += 1
+        assert failed.times == self.failures[place]
+        assert failed.aside == (failed.times == limits.UNIT_FAILURES_MAX)
+        if failed.aside:
+            self.aside.add(place)
+            self.recorded[place] = NOBODY
+            whole = sum(number == unit.number for number, _ in self.recorded) == self.ledger.units
+            assert (failed.finished is not None) == whole
+            if whole:
+                self.finished.append(unit.number)
 
     @precondition(lambda self: self.reported)
     @rule(pick=Pick)
@@ -173,7 +203,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_balance(self) -> None:
         assert self.ledger.audit() == []
-        assert self.ledger.units_done == len(self.recorded)
+        assert self.ledger.units_done == len(self.recorded) - len(self.aside)
+        assert self.ledger.units_aside == len(self.aside)
         assert self.ledger.passes_finished == len(self.finished) == len(set(self.finished))
         for replica in REPLICAS:
             mine = sum(by == replica for by in self.recorded.values())
@@ -196,7 +227,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.recorded[unit.number, unit.unit] = 9
         assert self.ledger.complete
         assert len(self.recorded) == self.ledger.units_total
-        assert self.ledger.samples_done == self.work.len * self.work.passes
+        samples = self.ledger.samples_done + self.ledger.samples_aside
+        assert samples == self.work.len * self.work.passes
         assert self.ledger.audit() == []
 
 

@@ -192,6 +192,59 @@ def test_memory_is_a_bit_a_unit() -> None:
     assert len(books._leases) == 1
 
 
+def test_a_unit_that_failed_three_times_is_set_aside_and_its_pass_ends_without_it() -> None:
+    books = ledger(length=8, unit=4)
+    for replica in (1, 2):
+        (unit,) = take(books, replica)
+        failed = books.fail(replica, unit.number, unit.unit, unit.lease)
+        assert failed is not None
+        assert (unit.unit, failed.times, failed.aside) == (0, replica, False), "lent again first"
+    first, second = take(books, 3, count=2)
+    assert record(books, 3, second)
+    failed = books.fail(3, first.number, first.unit, first.lease)
+    assert failed is not None
+    assert (failed.times, failed.aside, failed.finished) == (3, True, 0)
+    assert books.complete
+    assert (books.units_done, books.units_aside, books.samples_aside) == (1, 1, 4)
+    assert books.audit() == []
+    assert take(books, 3) == []
+
+
+def test_a_failure_counts_only_for_the_lease_that_is_held() -> None:
+    books = ledger()
+    (unit,) = take(books, 1)
+    assert books.fail(2, unit.number, unit.unit, unit.lease) is None, "not its own"
+    assert books.fail(1, unit.number, unit.unit + 1, unit.lease) is None
+    assert books.fail(1, 2**40, 2**40, 2**40) is None
+    assert record(books, 1, unit)
+    assert books.fail(1, unit.number, unit.unit, unit.lease) is None, "it was done before"
+
+
+def test_a_completed_unit_forgets_its_failures() -> None:
+    books = ledger(length=4, unit=4, passes=2)
+    for replica in (1, 2):
+        (unit,) = take(books, replica)
+        books.fail(replica, unit.number, unit.unit, unit.lease)
+    (unit,) = take(books, 3)
+    assert record(books, 3, unit)
+    (unit,) = take(books, 3)
+    failed = books.fail(3, unit.number, unit.unit, unit.lease)
+    assert failed is not None
+    assert (unit.number, failed.times) == (1, 1)
+
+
+def test_a_late_completion_of_a_unit_set_aside_is_told_so() -> None:
+    books = ledger(length=4, unit=4)
+    (slow,) = take(books, 1)
+    books.expire(10.0)
+    for replica in (2, 3, 4):
+        (unit,) = take(books, replica)
+        books.fail(replica, unit.number, unit.unit, unit.lease)
+    late = books.record(1, slow.number, slow.unit, slow.lease)
+    assert not late.counted
+    assert books.units_done == 0
+
+
 def test_the_audit_sees_a_cooked_book() -> None:
     books = ledger()
     (unit,) = take(books, 1)

@@ -341,7 +341,7 @@ async def test_a_stop_ends_early_and_keeps_what_was_trained(
     assert (await house.lease()).done
     await house.leave()
     report = await house.beat_to_the_end()
-    assert (report["state"], report["reason"]) == ("done", "stopped: lunch")
+    assert (report["state"], report["reason"]) == ("stopped", "stopped: lunch")
     assert report["samples"] == 4
     assert report["audit"] == []
     assert "run/parameters.safetensors" in house.disk.files
