@@ -14,8 +14,10 @@
     ├── AuthError             (also PermissionError)   token missing or wrong
     ├── ParameterError        (also ValueError)
     │   ├── UnsupportedArray                      an array we do not take, and why
+    │   ├── GradientMismatch  (also LayoutMismatch)   a gradient is not of its parameter's shape
     │   ├── NonFiniteGradient                     NaN or Inf in a gradient: refused, nothing applied
     │   └── GradientsRefused                      no push is applied any more, and why
+    ├── MisuseError           (also RuntimeError) a call that would lose gradients: not awaited, ...
     ├── Fenced                                    a newer incarnation of this replica lives
     ├── NotReady                                  the peer is up, but waits for somebody
     ├── LimitExceeded                             a named limit of limits.py was hit; back off
@@ -113,12 +115,20 @@ class UnsupportedArray(ParameterError):
     """An array has a dtype or layout that cannot be trained; the message says why."""
 
 
+class GradientMismatch(ParameterError, LayoutMismatch):
+    """Gradients do not match the job's parameters. The message names the first that differs."""
+
+
 class NonFiniteGradient(ParameterError):
     """A gradient holds NaN or Inf. It was refused whole; find the batch that made it."""
 
 
 class GradientsRefused(ParameterError):
     """Push after push was not applied; the message has the last reason and what to change."""
+
+
+class MisuseError(DownpourError, RuntimeError):
+    """A replica was used in a way that would lose or double gradients; the message says how."""
 
 
 class Fenced(DownpourError):

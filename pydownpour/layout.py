@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import limits
-from pydownpour.errors import ConfigError, LayoutMismatch, UnsupportedArray
+from pydownpour.errors import ConfigError, GradientMismatch, LayoutMismatch, UnsupportedArray
 from pydownpour.fields import ArrayName, Count, Label, Shape, Url, Word
 
 Flat: TypeAlias = NDArray[np.float32]
@@ -217,8 +218,15 @@ class Layout:
         """Writable float32 views into ``flat``, one per array, in its shape."""
         return {s.name: flat[s.start : s.start + s.len].reshape(s.shape) for s in self.arrays}
 
+    def declared(self, flat: Flat) -> dict[str, NDArray[Any]]:
+        """The arrays of ``flat`` in their declared dtypes: views where that is float32."""
+        return {
+            name: view if spec.dtype == "float32" else view.astype(numpy_dtype(spec.dtype))
+            for spec, (name, view) in zip(self.arrays, self.views(flat).items(), strict=True)
+        }
+
     def check_names(self, arrays: Mapping[str, Any]) -> None:
-        """Raise LayoutMismatch unless ``arrays`` has exactly the layout's names."""
+        """Raise GradientMismatch unless ``arrays`` has exactly the layout's names."""
         if len(arrays) == len(self.arrays) and all(s.name in arrays for s in self.arrays):
             return
         ours = {s.name for s in self.arrays}
@@ -234,16 +242,15 @@ class Layout:
         nested = next((name for name in added if isinstance(arrays[name], Mapping)), None)
         if nested is not None:
             words.append(_nested_words(nested, arrays[nested]))
-        raise LayoutMismatch(f"expected {len(self.arrays)} arrays: {'; '.join(words)}")
+        raise GradientMismatch(
+            f"expected a gradient for each of {len(self.arrays)} arrays: {'; '.join(words)}"
+        )
 
     @staticmethod
-    def shape_error(
-        spec: ArraySpec, shape: tuple[int, ...], what: str = "parameter"
-    ) -> LayoutMismatch:
-        """The error for an array of the right name and the wrong shape."""
-        return LayoutMismatch(
-            f"{what} {spec.name!r} has shape {list(shape)}, the job's parameter has "
-            f"{list(spec.shape)}",
+    def shape_error(spec: ArraySpec, shape: tuple[int, ...]) -> GradientMismatch:
+        """The error for a gradient of the right name and the wrong shape."""
+        return GradientMismatch(
+            f"gradient {spec.name!r} has shape {list(shape)}, its parameter has {list(spec.shape)}",
             expected=list(spec.shape),
             actual=list(shape),
             array=spec.name,
@@ -409,6 +416,24 @@ def supported_dtype(name: str, array: NDArray[Any], what: str = "parameter") -> 
         return dtype
     why = _WHY_NOT[what].get(array.dtype.kind, f"supported are {', '.join(DTYPE_CODES)}")
     raise UnsupportedArray(f"{what} {name!r} has dtype {dtype}: {why}", array=name)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """numpy's dtype of one of ours.
+
+    Raises:
+        ConfigError: bfloat16, and the package that brings it is not installed.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        bfloat16: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError as error:
+        raise ConfigError(
+            "the job has bfloat16 arrays, which numpy reads only with the package ml_dtypes: "
+            "pip install ml_dtypes"
+        ) from error
+    return bfloat16
 
 
 def raw(array: NDArray[Any]) -> memoryview:

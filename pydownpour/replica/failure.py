@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from pydownpour import limits
-from pydownpour.errors import DownpourError, InternalError, ParameterError
+from pydownpour.errors import DownpourError, InternalError, MisuseError, ParameterError
 from pydownpour.fields import clip
 from pydownpour.replica.work import Unit
 from pydownpour.wire.messages import UnitFailure
@@ -31,7 +31,7 @@ class EndedItself(RuntimeError):
 def is_users(error: BaseException) -> bool:
     """Whether the user's code is to blame: not the network, not the settings, and not us."""
     ours = isinstance(error, (DownpourError, InternalError)) or not isinstance(error, Exception)
-    return isinstance(error, ParameterError) or not ours
+    return isinstance(error, (ParameterError, MisuseError)) or not ours
 
 
 def user_traceback(error: BaseException) -> list[str]:

@@ -16,11 +16,19 @@ from typing import Any, TypeAlias, TypeVar, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import _core, limits
-from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient
-from pydownpour.layout import Flat, raw, supported_dtype
+from pydownpour import _core, config, limits
+from pydownpour.errors import (
+    ConfigError,
+    DownpourError,
+    GradientsRefused,
+    NonFiniteGradient,
+    UnsupportedArray,
+)
+from pydownpour.layout import Flat, as_array, numpy_dtype, raw, supported_dtype
 from pydownpour.optimizers import local_rate
 from pydownpour.policy import from_wire
+from pydownpour.replica.guard import Guard
+from pydownpour.replica.parameters import Parameters
 from pydownpour.replica.portal import Portal
 from pydownpour.replica.pushes import Encoded, Push, encode
 from pydownpour.replica.session import Session
@@ -63,6 +71,7 @@ class Trainer:
     def __init__(self, session: Session, portal: Portal, leases: Leases) -> None:
         joined = session.joined
         self.session, self.portal, self.leases = session, portal, leases
+        self.guard = Guard()
         self.layout, self.work = session.layout, joined.work
         self.policy = from_wire(joined.policy)
         rate = getattr(self.policy, "local_rate", None)
@@ -70,12 +79,12 @@ class Trainer:
         self.flat = self.layout.zeros()
         views = self.layout.views(self.flat)
         self._foreign = {
-            spec.name: np.zeros(spec.shape, spec.dtype)
+            spec.name: np.zeros(spec.shape, numpy_dtype(spec.dtype))
             for spec in self.layout.arrays
             if spec.dtype != "float32"
         }
         self._views = views
-        self.parameters: dict[str, NDArray[Any]] = {**views, **self._foreign}
+        self.parameters = Parameters({**views, **self._foreign})
         self._shapes = [(s.start, s.start + s.len, s.shape) for s in self.layout.arrays]
         self._array_shapes = [s.shape for s in self.layout.arrays]
         self._names = [s.name for s in self.layout.arrays]
@@ -113,9 +122,10 @@ class Trainer:
     def take(self, gradients: Mapping[str, Any], loss: float | None, samples: int | None) -> None:
         """Gather, check and accrue one step's gradient, and step locally."""
         unit = self.unit
-        count = samples if samples is not None else (unit.batch_len if unit is not None else 1)
-        if count < 0:
-            raise ConfigError(f"step(samples={count}): must not be negative")
+        if samples is None:
+            count = unit.batch_len if unit is not None else 1
+        else:
+            count = config.whole("step(): samples", samples, least=0)
         self._note_loss(loss, unit)
         slot = self._slot
         self._gather(gradients, slot)
@@ -142,7 +152,11 @@ class Trainer:
             self._refresh_foreign()
 
     def _gather(self, gradients: Mapping[str, Any], slot: _Slot) -> None:
-        """Lay the gradient's arrays end to end in the slot."""
+        """Lay the gradient's arrays end to end in the slot; None stands for zeros."""
+        if type(gradients) is not dict and not isinstance(gradients, Mapping):
+            raise UnsupportedArray(
+                f"step() takes a mapping from names to gradients, not a {type(gradients).__name__}"
+            )
         if len(gradients) != len(self._names):
             self.layout.check_names(gradients)
         try:
@@ -150,8 +164,15 @@ class Trainer:
         except KeyError:
             self.layout.check_names(gradients)
             raise
+        kinds = set(map(type, arrays))
+        if kinds != {np.ndarray}:
+            arrays = [
+                None if value is None else as_array(name, value, "gradient")
+                for name, value in zip(self._names, arrays, strict=True)
+            ]
+            kinds = set(map(type, arrays))
         if (
-            set(map(type, arrays)) == {np.ndarray}
+            kinds == {np.ndarray}
             and {array.dtype for array in arrays} <= PLAIN_DTYPES
             and [array.shape for array in arrays] == self._array_shapes
         ):
@@ -160,12 +181,13 @@ class Trainer:
             np.concatenate(arrays, axis=None, out=slot.flat, casting="same_kind")
             return
         for spec, array, view in zip(self.layout.arrays, arrays, slot.views, strict=True):
-            if not isinstance(array, np.ndarray):
-                array = np.asarray(array)
+            if array is None:
+                view[...] = 0
+                continue
+            if array.dtype.kind != "f":
+                supported_dtype(spec.name, array, "gradient")
             if array.shape != view.shape:
                 raise self.layout.shape_error(spec, array.shape)
-            if array.dtype.kind != "f":
-                supported_dtype(spec.name, array)
             view[...] = array
 
     def _drop(self, count: int, first: int) -> None:
@@ -379,11 +401,12 @@ class _Facade:
         return self._trainer.session.joined.incarnation
 
     @property
-    def parameters(self) -> dict[str, NDArray[Any]]:
+    def parameters(self) -> Parameters:
         """The replica's copy: named arrays whose memory stays the same through the job.
 
         They change only inside ``step``, by the local step and when a fetch lands, and before a
-        unit that had to be waited for.
+        unit that had to be waited for. What you write into them is a local change until the next
+        fetch lands; assigning another array raises. ``dict(replica.parameters)`` is a plain dict.
         """
         return self._trainer.parameters
 
@@ -461,25 +484,33 @@ class _Facade:
 
 @final
 class Replica(_Facade):
-    """A model replica, as an ``async def`` training function sees it."""
+    """A model replica, as an ``async def`` training function sees it: one call at a time.
 
-    async def step(
+    Raises:
+        MisuseError: a call was not awaited (said at the next one, with the line of the first), two
+            threads or tasks are inside one replica at once, or a forked child calls.
+    """
+
+    def step(
         self,
         gradients: Mapping[str, Any],
         *,
         loss: float | None = None,
         samples: int | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Give one minibatch's gradient; push and fetch go on in the background.
 
         Args:
-            gradients: One array per parameter, of its shape; any float dtype, any strides.
+            gradients: For each parameter's name an array of its shape: any float dtype, any
+                strides; lists too, which cost a conversion each. None is no gradient for that
+                parameter and counts as zeros. Integers, masked arrays and nested dicts are refused.
             loss: The minibatch's loss, for the progress display and the report.
             samples: Samples in the minibatch; by default the length of the batch last taken from
                 the unit.
 
         Raises:
-            LayoutMismatch: a name is missing or added, or a shape differs.
+            GradientMismatch: a name is missing or added, or a shape differs.
+            UnsupportedArray: a gradient that is no array of floating-point numbers.
             NonFiniteGradient: too many steps in a row held NaN or Inf (one alone is dropped,
                 counted and logged).
             GradientsRefused: too many pushes in a row were not applied: too large for the wire's
@@ -487,30 +518,41 @@ class Replica(_Facade):
             Fenced, JobFailed: the session ended.
             ClosedError: the job is over; a job's own function need not catch it.
         """
-        await self._run(self._step(gradients, loss, samples))
+        return self._trainer.guard.call("step", self._stepping, gradients, loss, samples)
+
+    async def _stepping(
+        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+    ) -> None:
+        await self._run("step", self._step(gradients, loss, samples))
         await asyncio.sleep(0)  # the user's loop has other tasks
 
-    async def fetch(self) -> None:
+    def fetch(self) -> Coroutine[Any, Any, None]:
         """Fetch now and wait: afterwards the parameters are the shards'."""
-        await self._run(self._fetch())
+        return self._trainer.guard.call("fetch", lambda: self._run("fetch", self._fetch()))
 
-    async def flush(self) -> None:
+    def flush(self) -> Coroutine[Any, Any, None]:
         """Push what is accrued and wait until every push has a definite answer."""
-        await self._run(self._flush())
+        return self._trainer.guard.call("flush", lambda: self._run("flush", self._flush()))
 
     async def work(self) -> AsyncIterator[Unit]:
         """Leased units until the job's work is done; see the job's ``Work``."""
-        while (unit := await self._run(self._next_unit())) is not None:
+        while (unit := await self._run("work", self._next_unit())) is not None:
             yield unit
 
-    async def _run(self, errand: Errand[T]) -> T:
-        start = self._trainer.portal.start
+    async def _run(self, call: str, errand: Errand[T]) -> T:
+        guard, start = self._trainer.guard, self._trainer.portal.start
+        guard.enter(call)
         try:
             work = next(errand)
             while True:
                 work = errand.send(await start(work))
         except StopIteration as done:
             return cast(T, done.value)
+        except DownpourError as error:
+            # The caller's line is what matters, not ours.
+            raise error.with_traceback(None) from error.__cause__
+        finally:
+            guard.leave()
 
 
 @final
@@ -525,26 +567,33 @@ class BlockingReplica(_Facade):
         samples: int | None = None,
     ) -> None:
         """As :meth:`Replica.step`."""
-        self._run(self._step(gradients, loss, samples))
+        self._run("step", self._step(gradients, loss, samples))
 
     def fetch(self) -> None:
         """As :meth:`Replica.fetch`."""
-        self._run(self._fetch())
+        self._run("fetch", self._fetch())
 
     def flush(self) -> None:
         """As :meth:`Replica.flush`."""
-        self._run(self._flush())
+        self._run("flush", self._flush())
 
     def work(self) -> Iterator[Unit]:
         """As :meth:`Replica.work`."""
-        while (unit := self._run(self._next_unit())) is not None:
+        while (unit := self._run("work", self._next_unit())) is not None:
             yield unit
 
-    def _run(self, errand: Errand[T]) -> T:
-        call = self._trainer.portal.call
+    def _run(self, call: str, errand: Errand[T]) -> T:
+        guard = self._trainer.guard
+        guard.enter(call)
         try:
+            ask = self._trainer.portal.call
             work = next(errand)
             while True:
-                work = errand.send(call(work))
+                work = errand.send(ask(work))
         except StopIteration as done:
             return cast(T, done.value)
+        except DownpourError as error:
+            # The caller's line is what matters, not ours.
+            raise error.with_traceback(None) from error.__cause__
+        finally:
+            guard.leave()

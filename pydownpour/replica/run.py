@@ -148,7 +148,10 @@ def join(
 
     Args:
         url: The coordinator's URL.
-        parameters: Arrays to check against the job's; None takes the job's layout.
+        parameters: Arrays whose names, shapes and dtypes are checked against the job's; None takes
+            the job's layout. They are neither kept nor written: the replica's copy, which begins
+            with the job's values, is ``replica.parameters``. Read your model's arrays from there,
+            or copy them after each step.
         token: The job's token; default the environment's PYDOWNPOUR_TOKEN.
         ca: PEM file of the authority that signed the job's TLS certificates.
         name: For people; default host and process.
@@ -180,7 +183,7 @@ class Joining:
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         assert self._joined is not None
         try:
-            if error is None:
+            if error is None and not self._joined.is_forked:
                 await self._face.flush()
         finally:
             await self._joined.__aexit__(kind, error, trace)
@@ -193,7 +196,7 @@ class Joining:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         assert self._joined is not None
         try:
-            if error is None:
+            if error is None and not self._joined.is_forked:
                 self._blocking.flush()
         finally:
             self._joined.exit(error)
@@ -217,6 +220,7 @@ class _Joined:
         self._name, self._replica = name, replica
         self._rng = rng or random.Random(secrets.randbits(64))
         self._portal: Portal = LoopThread(_loop_factory()) if own_thread else SameLoop()
+        self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
         self._client: Client | None = None
         self._session: Session | None = None
@@ -235,6 +239,11 @@ class _Joined:
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         await self._leave(error)
 
+    @property
+    def is_forked(self) -> bool:
+        """In a child that was forked meanwhile; its parent is the member, and says goodbye."""
+        return os.getpid() != self._pid
+
     def enter(self) -> Trainer:
         """As ``async with``, blocking."""
         self._start()
@@ -247,6 +256,8 @@ class _Joined:
 
     def exit(self, error: BaseException | None) -> None:
         """As the end of ``async with``, blocking."""
+        if self.is_forked:
+            return
         with self._stack:
             self._portal.call(self._close(error))
 
@@ -255,6 +266,8 @@ class _Joined:
             self._stack.enter_context(self._portal)
 
     async def _leave(self, error: BaseException | None) -> None:
+        if self.is_forked:
+            return
         with self._stack:
             leaving: Awaitable[None] = self._portal.start(self._close(error))
             await asyncio.shield(asyncio.ensure_future(leaving))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, final
 
-from pydownpour.errors import ConfigError
+from pydownpour import config
 
 if TYPE_CHECKING:
     from pydownpour.replica.replica import Replica
@@ -41,8 +41,12 @@ class ComputeModel:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 0:
-                raise ConfigError(f"compute: {field.name} must not be negative")
+            _ = config.real(
+                f"compute: {field.name}",
+                getattr(self, field.name),
+                config.not_negative,
+                "it must not be negative",
+            )
 
     def seconds(self, samples: int, slow: float, rng: random.Random) -> float:
         """The cost of one step."""
@@ -76,14 +80,20 @@ class ChargedReplica:
             self._unit = unit
             yield unit
 
-    async def step(
+    def step(
         self,
         gradients: Mapping[str, Any],
         *,
         loss: float | None = None,
         samples: int | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """As :meth:`Replica.step`, after the time the gradient took."""
+        guard = self._replica._trainer.guard
+        return guard.call("step", self._stepping, gradients, loss, samples)
+
+    async def _stepping(
+        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+    ) -> None:
         count = charged_samples(self._unit, samples)
         await asyncio.sleep(self._model.seconds(count, self._host.slow, self._rng))
         await self._replica.step(gradients, loss=loss, samples=samples)

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from pydownpour import limits
 from pydownpour.errors import (
     AuthError,
     ConfigError,
+    GradientMismatch,
     LayoutMismatch,
+    ParameterError,
     UnsupportedArray,
 )
 from pydownpour.net.access import Access, Bind
@@ -167,22 +170,76 @@ async def test_gradients_of_any_order_and_strides_land_where_they_belong(
 @pytest.mark.parametrize(
     ("gradient", "kind", "words"),
     [
-        (np.ones(3, np.int64), UnsupportedArray, "'w' has dtype int64: integers have no gradient"),
+        (
+            np.ones(3, int),
+            UnsupportedArray,
+            r"gradient 'w' has dtype int64: .* \.astype\(np\.float",
+        ),
         (np.ones(3, np.complex64), UnsupportedArray, "complex numbers are not supported"),
-        (np.ones(4, np.float32), LayoutMismatch, r"'w' has shape \[4\], the parameter has \[3\]"),
-        ([1.0, None, 2.0], UnsupportedArray, "object arrays cannot travel"),
+        (np.ones(4, "f"), GradientMismatch, r"gradient 'w' has shape \[4\], its parameter has \[3"),
+        ([1.0, None, 2.0], UnsupportedArray, "gradient 'w' has .* object arrays cannot travel"),
+        (np.ma.ones(3), UnsupportedArray, "gradient 'w' is a masked array, and its mask would be"),
+        ({"x": np.ones(3)}, UnsupportedArray, "gradient 'w' is a dict: names are flat; .* 'w.x'"),
     ],
-    ids=["int", "complex", "shape", "object"],
+    ids=["int", "complex", "shape", "object", "masked", "nested"],
 )
 async def test_a_gradient_that_cannot_be_one_is_refused_and_the_loop_may_go_on(
     tmp_path: Path, fast_ends: None, gradient: Any, kind: type[Exception], words: str
 ) -> None:
     async with Stage(job_of({"w": np.zeros(3, np.float32)}), tmp_path / "run", shards=1) as stage:
         async with dp.join(stage.url) as replica:
-            with pytest.raises(kind, match=words):
+            with pytest.raises(kind, match=words) as refused:
                 await replica.step({"w": gradient})
+            assert isinstance(refused.value, ParameterError), "theirs, so their lines are shown"
+            files = [frame.filename for frame in traceback.extract_tb(refused.value.__traceback__)]
+            assert files[0] == __file__
+            assert len(files) <= 3, "the caller's line, and hardly any of ours"
             await replica.step({"w": np.ones(3)})
     np.testing.assert_array_equal(stage.parameters()["w"], -1.0)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "words"),
+    [
+        ([np.ones(3)], "a mapping from names to gradients, not a list"),
+        (
+            {"layer": {"w": np.ones(3)}},
+            r"missing 'layer\.w'; .* join them with dots, 'layer\.w' for",
+        ),
+    ],
+)
+async def test_gradients_that_are_no_flat_mapping_are_refused_with_the_advice(
+    tmp_path: Path, fast_ends: None, gradients: Any, words: str
+) -> None:
+    parameters = {"layer.w": np.zeros(3, np.float32)}
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1) as stage:
+        async with dp.join(stage.url) as replica:
+            with pytest.raises(ParameterError, match=words):
+                await replica.step(gradients)
+            with pytest.raises(ConfigError, match=r"samples=1\.5 must be a whole number"):
+                await replica.step({"layer.w": None}, samples=1.5)  # type: ignore[arg-type]
+
+
+async def test_none_is_no_gradient_and_a_list_is_converted_once(
+    tmp_path: Path, fast_ends: None
+) -> None:
+    class Counted:
+        reads = 0
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            self.reads += 1
+            return np.ones(2, np.float32)
+
+    counted = Counted()
+    parameters = {name: np.zeros(2, np.float32) for name in ("counted", "list", "none")}
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1) as stage:
+        async with dp.join(stage.url) as replica:
+            await replica.step({"counted": counted, "list": [2.0, 3.0], "none": None})
+            assert counted.reads == 1
+    final = stage.parameters()
+    assert final["counted"].tolist() == [-1.0, -1.0]
+    assert final["list"].tolist() == [-2.0, -3.0]
+    assert final["none"].tolist() == [0.0, 0.0]
 
 
 # -- on the command line ---------------------------------------------------------------------------
