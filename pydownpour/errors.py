@@ -12,6 +12,7 @@
     │   ├── PeerLost                              the connection broke; outcomes may be unknown
     │   └── DeadlineExceeded  (also TimeoutError) somebody did not answer in time
     ├── AuthError             (also PermissionError)   token missing or wrong
+    │   └── OriginRefused                         called by a name or a web page we do not know
     ├── ParameterError        (also ValueError)
     │   ├── UnsupportedArray                      an array we do not take, and why
     │   ├── GradientMismatch  (also LayoutMismatch)   a gradient is not of its parameter's shape
@@ -105,6 +106,10 @@ class DeadlineExceeded(TransportError, TimeoutError):
 
 class AuthError(DownpourError, PermissionError):
     """The token is missing or wrong. Pass the job's token."""
+
+
+class OriginRefused(AuthError):
+    """A server was called by a name it does not know, or by another site's page: --allow-host."""
 
 
 class ParameterError(DownpourError, ValueError):

@@ -47,6 +47,11 @@ HTTP_LINE_SIZE_MAX: Final = 8 * KIB
 """Bytes of a request line or of one header, as most servers allow."""
 HTTP_HEADER_COUNT_MAX: Final = 64
 """Headers of one request; ours carry about ten."""
+HTTP_HEADERS_SIZE_MAX: Final = 32 * KIB
+"""Bytes of all headers of one request; ours take less than one."""
+HTTP_SLICE_SIZE: Final = 4 * KIB
+"""Bytes given to the HTTP parser at once, but for a body of known length: what it makes of so many
+is small (headers, requests, chunks of one byte)."""
 POST_FRAMES_SIZE_MAX: Final = 64 * MIB
 """Bytes of one POST /v1/push body; a longer push is sent as several."""
 
@@ -77,8 +82,22 @@ LEASES_TOLD_MAX: Final = 1024
 """Leases and finished units in one message: a replica of ours has a handful."""
 
 # -- connections and memory ------------------------------------------------------------------------
-CONNECTIONS_MAX: Final = 1024
-"""Open connections of one server: the usual soft limit on open files."""
+CONNECTIONS_MAX: Final = 16_384
+"""Open connections of one server, where the process may have so many descriptors."""
+DESCRIPTORS_WANTED: Final = 65_536
+"""Descriptors a role asks the system for, within what it is allowed: the usual soft limit of 1,024
+was made for programs that use select()."""
+DESCRIPTORS_RESERVED: Final = 256
+"""Descriptors no connection gets: files, imports, this role's own connections to others, and those
+that one turn of the event loop accepts before it has closed others for them."""
+STRANGERS_MAX: Final = 1024
+"""Connections of one server that have proven nothing yet, at most half of what it may have: 16 KiB
+each. The oldest one makes room for a new one."""
+STRANGERS_PER_ADDRESS_MAX: Final = 512
+"""Those from one address: the others' share is theirs. Larger than a listener's backlog, so that
+many honest peers of one machine may call in the same moment."""
+BODIES_SIZE_MAX: Final = 128 * MIB
+"""Bytes of messages that one server reads or answers at a time, over all connections."""
 IN_FLIGHT_SIZE_MAX: Final = 256 * MIB
 """Bytes a shard reserves for bodies being received, over all connections."""
 SNAPSHOT_COPIES_MAX: Final = 2
@@ -116,10 +135,17 @@ PASSES_OPEN_MAX: Final = 16
 """Passes begun and not finished: a bitmap each, should one replica stand still with one unit."""
 
 # -- waiting ---------------------------------------------------------------------------------------
-HEADER_TIMEOUT_S: Final = 5.0
+TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""Seconds from a connection to the end of its TLS handshake: 5 kB and three round trips."""
+HEADER_TIMEOUT_S: Final = 10.0
 """Seconds a client may take over its request's headers."""
-BODY_STALL_S: Final = 10.0
-"""Seconds without a byte of a request body before it is given up."""
+KEEPALIVE_S: Final = 75.0
+"""Seconds between two requests of one connection; longer than reverse proxies keep one idle."""
+BODY_WINDOW_SIZE_MIN: Final = 8 * KIB
+"""Bytes of a request body, or its rest, that must come within each BODY_WINDOW_S of waiting for
+them: a fifth of what one of several links over 10 kB/s has."""
+BODY_WINDOW_S: Final = 20.0
+"""Long enough for a cut of the path that TCP survives."""
 LINGER_S: Final = 0.25
 """How long a refused body is still read and thrown away, so that its sender hears why."""
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -214,6 +240,12 @@ EVENTS_SIZE_MAX: Final = 64 * MIB
 """Bytes of events.jsonl; a role that joins and dies for ever must not fill the disk."""
 EVENTS_QUEUED_MAX: Final = 10_000
 """Events waiting for a slow disk; beyond, new ones are dropped and counted."""
+NOISE_S: Final = 60.0
+"""A server writes one line in so many seconds about what one address does wrong."""
+NOISE_ADDRESSES_MAX: Final = 256
+"""Addresses a server keeps apart for that; all others share one line: 100 MB of log a day."""
+NOISE_LINE_LEN_MAX: Final = 240
+"""Characters of such a line."""
 STORED_HEADER_SIZE_MAX: Final = 16 * MIB
 """Bytes of a safetensors header: LAYOUT_ARRAYS_MAX arrays at 160 bytes each."""
 
@@ -223,7 +255,9 @@ assert SUSPECT_S < DEAD_S < LEASE_S
 assert HEARTBEAT_S * 3 < SUSPECT_S
 assert HEARTBEAT_S * 2 <= DEAF_S < SUSPECT_S
 assert HEARTBEAT_S + HEARTBEAT_TIMEOUT_S + HEARTBEAT_S < DEAD_S
-assert IN_FLIGHT_SIZE_MAX >= CONNECTIONS_MAX // 8 * PAYLOAD_SIZE_MAX // 4
+assert IN_FLIGHT_SIZE_MAX >= 1024 // 8 * PAYLOAD_SIZE_MAX // 4
+assert STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX < CONNECTIONS_MAX
+assert HTTP_LINE_SIZE_MAX < HTTP_HEADERS_SIZE_MAX
 assert STALL_S > 2 * SWEEP_S
 assert FINISHED_REFUSED_S < COORDINATOR_REFUSED_S < JOIN_PATIENCE_S
 assert DEAD_S < LEAVE_PATIENCE_S and HEARTBEAT_S * 3 < NOTICE_S

@@ -33,6 +33,7 @@ class AccessOptions:
     tls_key: str = ""
     tls_ca: str = ""
     insecure: bool = False
+    allow_host: tuple[str, ...] = ()
 
     def access(self) -> Access:
         """For net.
@@ -40,11 +41,17 @@ class AccessOptions:
         Raises:
             ConfigError: the token file cannot be read or is empty.
         """
-        from pydownpour.net.access import Access, Tls
+        from pydownpour.net.access import Access, Tls, host_name
 
         given = self.tls_cert or self.tls_key or self.tls_ca
         tls = Tls(cert=self.tls_cert, key=self.tls_key, ca=self.tls_ca) if given else None
-        return Access(token=self._token(), tls=tls, insecure=self.insecure, no_token=self.no_token)
+        return Access(
+            token=self._token(),
+            tls=tls,
+            insecure=self.insecure,
+            no_token=self.no_token,
+            allow_hosts=tuple(host_name(name) for name in self.allow_host),
+        )
 
     def _token(self) -> str | None:
         if self.no_token:
@@ -70,8 +77,12 @@ class AccessOptions:
 
     def forwarded(self) -> tuple[str, ...]:
         """The options a child needs on its command line; tokens are never among them."""
-        pairs = (("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key),
-                 ("--tls-ca", self.tls_ca))  # fmt: skip
+        pairs = [
+            ("--tls-cert", self.tls_cert),
+            ("--tls-key", self.tls_key),
+            ("--tls-ca", self.tls_ca),
+            *(("--allow-host", name) for name in self.allow_host),
+        ]
         words = [word for name, value in pairs if value for word in (name, value)]
         return tuple(words) + (("--insecure",) if self.insecure else ())
 
@@ -104,6 +115,8 @@ _ACCESS = (
     click.option("--tls-ca", type=_file, default="", help="Authority (PEM) that peers trust."),
     click.option("--insecure", is_flag=True,
                  help="Allow an address other than loopback without token and TLS."),
+    click.option("--allow-host", multiple=True, metavar="NAME",
+                 help="Answer to this name too: the Host that a reverse proxy passes on."),
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from pydownpour.cli.failures import Failure, Interrupted, in_words, tell_engine
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.engines.base import EXIT_FAILED, EXIT_USER
 from pydownpour.engines.child import Channel, adopt
+from pydownpour.net import process
 from pydownpour.replica import failure
 
 RoleBody = Callable[[Channel | None], Coroutine[Any, Any, Any]]
@@ -223,6 +224,8 @@ def _run(
         level=logging.INFO if channel is not None else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    if not users:  # it listens, for as many as the system allows
+        process.raise_descriptors()
     try:
         return loop.run(lambda: body(channel), hard=remind is None, remind=remind)
     except (Exception, Interrupted) as error:

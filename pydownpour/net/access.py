@@ -11,9 +11,10 @@ import hmac
 import ipaddress
 import secrets
 import ssl
+from collections.abc import Mapping
 from typing import Final, final
 
-from pydownpour.errors import AuthError, ConfigError
+from pydownpour.errors import AuthError, ConfigError, OriginRefused
 
 TOKEN_SIZE: Final = 32
 """Bytes of chance in a token that a job makes for itself."""
@@ -109,12 +110,15 @@ class Access:
         insecure: An address beyond loopback is allowed without token and TLS.
         no_token: Somebody said that the job shall have no token: none is made for it. On loopback
             every program of the machine may then take part, and stop it.
+        allow_hosts: Names by which a server may be called, beside its own: those that a reverse
+            proxy passes on. Ports do not matter.
     """
 
     token: str | None = dataclasses.field(default=None, repr=False)
     tls: Tls | None = None
     insecure: bool = False
     no_token: bool = False
+    allow_hosts: tuple[str, ...] = ()
 
     def with_new_token(self) -> Access:
         """The same with a token nobody can guess."""
@@ -158,6 +162,49 @@ class Access:
         if not hmac.compare_digest(authorization.encode("utf-8", "replace"), expected):
             raise AuthError("wrong token; use the one this job was started with")
 
+    def check_caller(self, bind: Bind, local: str, headers: Mapping[str, str]) -> None:
+        """Refuse the pages of other sites in a browser of this network.
+
+        A name that was rebound to our address shows in ``Host``: on loopback, and wherever there is
+        no token, only known names are answered. What a page of another site sends shows in
+        ``Origin`` and ``Sec-Fetch-Site``, and cannot have a JSON body without asking first; a
+        client that is no browser sends none of them.
+
+        Args:
+            bind: Where the server listens.
+            local: The address its connection was made to.
+            headers: Of the request.
+
+        Raises:
+            OriginRefused: with the way out.
+        """
+        host = headers.get("Host", "")
+        name = host_name(host)
+        if (bind.is_loopback or self.token is None) and not self._is_known(name, bind, local):
+            raise OriginRefused(
+                f"this server is not called {name[:100]!r}; a reverse proxy that passes that name "
+                "on needs --allow-host"
+            )
+        site = headers.get("Sec-Fetch-Site", "same-origin")
+        if site not in ("same-origin", "none") or self._is_foreign(headers.get("Origin"), host):
+            raise OriginRefused("not from another site's page")
+
+    def _is_foreign(self, origin: str | None, host: str) -> bool:
+        if origin is None:
+            return False
+        theirs = origin.partition("://")[2].lower()
+        return theirs != host.lower() and host_name(theirs) not in self.allow_hosts
+
+    def _is_known(self, name: str, bind: Bind, local: str) -> bool:
+        if not name or name in self.allow_hosts or name in (bind.host.lower(), local, "localhost"):
+            return True  # HTTP/1.0 may leave Host out; no browser does
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        # An address cannot be rebound; this machine's other ones are a page's of another site.
+        return address.is_loopback or not bind.is_loopback
+
     def headers(self) -> dict[str, str]:
         """What a client sends."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -165,6 +212,13 @@ class Access:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+def host_name(host: str) -> str:
+    """A Host header without its port, in lower case, IPv6 without brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower().rstrip(".")
 
 
 def is_loopback(host: str) -> bool:

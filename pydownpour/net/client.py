@@ -22,7 +22,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     UpgradeRefused,
 )
-from pydownpour.net import sockets
+from pydownpour.net import parser, sockets
 from pydownpour.net.access import Access, is_loopback
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.wire import messages, problems
@@ -65,6 +65,7 @@ class Client:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
+            parser.check()
             tls = self._access.tls.client_context() if self._access.tls else True
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(socket_factory=sockets.client_socket, ssl=tls),

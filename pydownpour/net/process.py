@@ -9,10 +9,18 @@ from __future__ import annotations
 import abc
 import contextlib
 import contextvars
+import importlib
 import os
 import socket
 import sys
-from typing import final
+from typing import Any, final
+
+from pydownpour import limits
+
+resource: Any = None
+with contextlib.suppress(ImportError):  # Windows has none
+    # Here, and not where it is asked: without a free descriptor nothing can be imported.
+    resource = importlib.import_module("resource")
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -35,6 +43,10 @@ class Process(abc.ABC):
     @abc.abstractmethod
     def rss_peak_bytes(self) -> int:
         """The most resident bytes so far; 0 where the system does not say."""
+
+    @abc.abstractmethod
+    def descriptors(self) -> tuple[int, int]:
+        """How many descriptors (files, sockets) it may have open, and how many it has."""
 
 
 @final
@@ -61,6 +73,32 @@ class ThisProcess(Process):
         """From /proc, or from getrusage where there is none."""
         return _peak_in_proc() or _peak_of_getrusage()
 
+    def descriptors(self) -> tuple[int, int]:
+        """From getrlimit, and from /proc or /dev where they are."""
+        if resource is None:
+            return limits.DESCRIPTORS_WANTED, 0
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if allowed == resource.RLIM_INFINITY:
+            allowed = limits.DESCRIPTORS_WANTED
+        for folder in ("/proc/self/fd", "/dev/fd"):
+            with contextlib.suppress(OSError):
+                return allowed, len(os.listdir(folder))
+        return allowed, 0
+
+
+def raise_descriptors() -> None:
+    """Take as many descriptors as we are allowed and want: where we are a process of our own."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.DESCRIPTORS_WANTED
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Some systems promise more than they give: then what there is must do.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
 
 def _peak_in_proc() -> int:
     with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/self/status") as status:
@@ -72,11 +110,9 @@ def _peak_in_proc() -> int:
 
 def _peak_of_getrusage() -> int:
     """On Linux it counts from the fork on, also after exec: a parent's memory is in it."""
-    try:
-        import resource
-    except ImportError:
+    if resource is None:
         return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     return peak if sys.platform == "darwin" else peak * 1024
 
 
@@ -103,3 +139,8 @@ def rss_bytes() -> int:
 def rss_peak_bytes() -> int:
     """The most the current process had resident."""
     return CURRENT.get().rss_peak_bytes()
+
+
+def descriptors() -> tuple[int, int]:
+    """How many descriptors the current process may have open, and how many it has."""
+    return CURRENT.get().descriptors()

@@ -1,8 +1,8 @@
 """One listener: routes, tokens, limits, and the answer to every error.
 
-aiohttp parses HTTP and speaks TLS; what it does not guard we guard here: the time a header block
-may take, the size of a streamed body, browsers that were sent by another site, and the token,
-which is checked before a byte of the body is read.
+aiohttp parses HTTP; what it does not guard of a connection ``connections`` guards, and of a request
+this module does: browsers that were sent by another site, the token, which is checked before a byte
+of the body is read, and the body's size and pace (``bodies``).
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
+from urllib.parse import urlsplit
 
-from aiohttp import http_parser, web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp import web
 
 from pydownpour import limits
 from pydownpour.errors import (
+    AuthError,
     ConfigError,
     DownpourError,
-    LimitExceeded,
     PeerLost,
     RemoteProtocolError,
     UpgradeRefused,
 )
-from pydownpour.net import sockets
+from pydownpour.fields import clip
+from pydownpour.net import bodies, gate, parser, process, sockets
 from pydownpour.net.access import Access, Bind
+from pydownpour.net.connections import Connection, HttpServer, problem_response
 from pydownpour.net.writing import write_buffers
 from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message, Problem
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from pydownpour.net.upgrade import StreamProtocol
 
 log = logging.getLogger(__name__)
+
+BODY_TYPES = ("application/json", "application/octet-stream")
+"""What a POST may say of its body: no browser sends one of them to another site unasked."""
 
 
 @final
@@ -71,7 +76,7 @@ class Route:
 
     Attributes:
         public: Served without a token.
-        body_size_max: Bytes; a larger body is refused before or while it is read.
+        body_size_max: Bytes; a larger body is refused before it is read.
         streamed: The handler takes the body in pieces from ``Call.chunks``.
     """
 
@@ -100,6 +105,13 @@ class UpgradeRoute:
 class Server:
     """Listens on one address; an async context manager.
 
+    Args:
+        routes: What it answers.
+        bind: Where to listen.
+        access: Token, TLS, and names it may be called by.
+        name: The role, for words.
+        advertise: A URL others are told to call, if it is not the one we listen on.
+
     Lifecycle: ``start`` binds (port 0 lets the system choose; ``url`` says what came out),
     ``stop`` closes every connection. Cancelling ``start`` leaves nothing open.
 
@@ -115,8 +127,12 @@ class Server:
         bind: Bind,
         access: Access,
         name: str,
+        advertise: str = "",
     ) -> None:
         access.check_bind(bind)
+        if advertise:
+            host = urlsplit(advertise).hostname or ""
+            access = dataclasses.replace(access, allow_hosts=(*access.allow_hosts, host.lower()))
         self._routes: dict[tuple[str, str], Route] = {}
         self._upgrades: dict[str, UpgradeRoute] = {}
         for route in routes:
@@ -126,6 +142,7 @@ class Server:
                 self._routes[route.method, route.path] = route
         self._bind, self._access, self._name = bind, access, name
         self._runner: web.ServerRunner | None = None
+        self._bodies = bodies.Budget(limits.BODIES_SIZE_MAX)
         self._streams: dict[StreamProtocol, None] = {}
         self.url = ""
 
@@ -138,18 +155,21 @@ class Server:
 
     async def start(self) -> None:
         """Bind and listen."""
-        if "Py" in http_parser.HttpRequestParser.__name__:
-            raise ConfigError(
-                "aiohttp runs without its C extensions here (AIOHTTP_NO_EXTENSIONS or a source "
-                "build); its pure-Python parser is not safe for a server: install a wheel"
-            )
+        parser.check()
         tls = self._access.tls
         context = tls.server_context() if tls is not None and tls.cert else None
-        runner = web.ServerRunner(_HttpServer(self._serve), shutdown_timeout=0.2)
+        http = HttpServer(
+            self._serve,
+            name=self._name,
+            capacity=gate.capacity(*process.descriptors()),
+            tls=context,
+        )
+        runner = web.ServerRunner(http, shutdown_timeout=0.2)
         await runner.setup()
         self._runner = runner
         try:
-            site = web.TCPSite(runner, self._bind.host, self._bind.port, ssl_context=context)
+            # Without the TLS context: a connection has a place before it costs a handshake.
+            site = web.TCPSite(runner, self._bind.host, self._bind.port)
             await site.start()
         except OSError as error:
             await self.stop()
@@ -179,48 +199,60 @@ class Server:
     # -- requests --------------------------------------------------------------------------------
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Dispatch one request; every failure becomes a Problem."""
+        """Answer one request; every failure becomes a Problem."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        if connection.is_pipelined:
+            await asyncio.sleep(0)  # one request a turn: others have theirs between them
+        response = await self._answer(request, connection)
+        if connection.is_refusing:
+            response.force_close()
+        connection.seat.rest()
+        return response
+
+    async def _answer(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         try:
-            return await self._dispatch(request)
+            return await self._dispatch(request, connection)
         except DownpourError as error:
             status, problem = problems.describe(error)
+            if isinstance(error, AuthError | RemoteProtocolError | ConfigError):
+                connection.complain(f"{request.method} {request.path[:60]!r}: {error}")
         except ConnectionError as error:
             # The peer went away in the middle of its request: aiohttp finds nobody to answer and
             # says nothing, where an error would end up as a traceback in the log.
             status, problem = problems.describe(PeerLost(f"{request.remote} is gone: {error}"))
         except Exception:
-            log.exception("%s: %s %s failed", self._name, request.method, request.path)
+            log.exception("%s: %s %r failed", self._name, request.method, request.path[:60])
             status, problem = 500, Problem(code="internal", message="internal error; see the log")
-        return _problem(status, problem)
+        return problem_response(status, problem)
 
-    async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
-        site = request.headers.get("Sec-Fetch-Site", "same-origin")
-        if site not in ("same-origin", "none"):
-            return _problem(403, Problem(code="origin", message="not from another site's page"))
+    async def _dispatch(
+        self, request: web.BaseRequest, connection: Connection
+    ) -> web.StreamResponse:
+        self._access.check_caller(self._bind, _local(request), request.headers)
         upgrade = self._upgrades.get(request.path) if request.method == "GET" else None
         route = self._routes.get((request.method, request.path))
         if route is None and upgrade is None:
-            return _problem(
-                404, Problem(code="unknown", message=f"no {request.method} {request.path} here")
+            return _refused(
+                connection, 404, "unknown", f"no {request.method} {request.path[:100]!r} here"
             )
         if route is None or not route.public:
             self._access.check_token(request.headers.get("Authorization"))
+            connection.seat.prove()
         if upgrade is not None:
             return await self._upgrade(request, upgrade)
         assert route is not None
+        if connection.is_refusing:
+            return _refused(connection, 411, "length", "a body needs a Content-Length here")
+        if request.method == "POST" and request.content_type not in BODY_TYPES:
+            words = f"the body's Content-Type must be {' or '.join(BODY_TYPES)}"
+            return _refused(connection, 415, "type", words)
         if route.streamed:
-            chunks = _body_chunks(request, route.body_size_max)
-            answer = await route.handler(_call(request, b"", chunks))
-        else:
-            body = await _whole_body(request, route.body_size_max)
-            answer = await route.handler(_call(request, body))
-        if isinstance(answer, FrameBody):
-            return await _write_frames(request, answer)
-        if isinstance(answer, Message):
-            return web.Response(body=messages.encode(answer), content_type="application/json")
-        if isinstance(answer, str):
-            return web.Response(text=answer)
-        return web.Response(body=answer, content_type="application/octet-stream")
+            chunks = bodies.chunks(request, route.body_size_max)
+            return await _written(request, await route.handler(_call(request, b"", chunks)))
+        with self._bodies.reserved(request.content_length or 0, route.body_size_max):
+            body = await bodies.whole(request, route.body_size_max)
+            return await _written(request, await route.handler(_call(request, body)))
 
     async def _upgrade(self, request: web.BaseRequest, route: UpgradeRoute) -> web.StreamResponse:
         wanted = request.headers.get("Upgrade", "")
@@ -232,10 +264,6 @@ class Server:
             raise ConfigError(
                 f"the peer wants {wanted!r}; this one speaks protocol {messages.PROTOCOL_MIN} to "
                 f"{messages.PROTOCOL}: install the same version on both"
-            )
-        if len(self._streams) >= limits.CONNECTIONS_MAX:
-            raise LimitExceeded(
-                f"{len(self._streams)} streams are open, the limit is CONNECTIONS_MAX"
             )
         transport = request.transport
         if transport is None:
@@ -256,54 +284,6 @@ class Server:
         return response
 
 
-class _HttpServer(web.Server):
-    """aiohttp's low-level server, with our limits and our header timer."""
-
-    def __call__(self) -> RequestHandler:
-        return _TimedHandler(
-            self,
-            loop=self._loop,
-            access_log=None,  # type: ignore[arg-type]  # None is what aiohttp itself passes
-            max_line_size=limits.HTTP_LINE_SIZE_MAX,
-            max_field_size=limits.HTTP_LINE_SIZE_MAX,
-            max_headers=limits.HTTP_HEADER_COUNT_MAX,
-            keepalive_timeout=75.0,
-            lingering_time=limits.LINGER_S,
-            auto_decompress=False,
-        )
-
-
-class _TimedHandler(RequestHandler):
-    """Closes a connection whose header block does not arrive in time (aiohttp never does)."""
-
-    __slots__ = ("_header_timer",)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._arm()
-
-    def data_received(self, data: bytes) -> None:
-        before = self._request_count
-        super().data_received(data)
-        if self._request_count > before or self._upgraded:
-            self._disarm()
-        elif self._current_request is None and self._header_timer is None:
-            self._arm()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._disarm()
-        super().connection_lost(exc)
-
-    def _arm(self) -> None:
-        self._header_timer = self._loop.call_later(limits.HEADER_TIMEOUT_S, self.force_close)
-
-    def _disarm(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-
 def _call(
     request: web.BaseRequest, body: bytes, chunks: AsyncIterator[bytes] | None = None
 ) -> Call:
@@ -311,46 +291,25 @@ def _call(
     return Call(body, request.rel_url.query, request.headers, peer, chunks)
 
 
-async def _whole_body(request: web.BaseRequest, size_max: int) -> bytes:
-    """The body, never more than size_max bytes of it, and never from a stalled sender."""
-    if not request.content.is_eof():
-        return b"".join([chunk async for chunk in _body_chunks(request, size_max)])
-    # It came whole, with its header: nobody has to be waited for, and no timer set.
-    body = request.content.read_nowait()
-    _check_size(len(body), size_max)
-    return body
+def _local(request: web.BaseRequest) -> str:
+    """The address a connection was made to."""
+    name = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    return str(name[0]) if isinstance(name, tuple) and name else ""
 
 
-def _check_size(size: int, size_max: int) -> None:
-    if size > size_max:
-        raise LimitExceeded(f"body of {size} bytes, the limit here is {size_max}")
+def _refused(connection: Connection, status: int, code: str, words: str) -> web.Response:
+    connection.complain(words)
+    return problem_response(status, Problem(code=code, message=clip(words)))
 
 
-async def _body_chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes]:
-    """The same, piece by piece."""
-    _check_size(request.content_length or 0, size_max)
-    size = 0
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(limits.BODY_STALL_S) as deadline:
-            while True:
-                chunk, _ = await request.content.readchunk()
-                # Also empty at the end of an HTTP chunk, which is no end of the body.
-                if not chunk and request.content.at_eof():
-                    return
-                size += len(chunk)
-                if size > size_max:
-                    raise LimitExceeded(f"body of more than {size_max} bytes, the limit here")
-                deadline.reschedule(None)  # the taker's time is not the sender's
-                yield chunk
-                deadline.reschedule(loop.time() + limits.BODY_STALL_S)
-    except TimeoutError as error:
-        raise RemoteProtocolError(f"body stalled after {size} bytes") from error
-    except RuntimeError as error:
-        if request.transport is not None:
-            raise
-        # aiohttp's word for a connection that was lost before the body was asked for.
-        raise ConnectionResetError(f"{error} after {size} bytes of the body") from error
+async def _written(request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
+    if isinstance(answer, FrameBody):
+        return await _write_frames(request, answer)
+    if isinstance(answer, Message):
+        return web.Response(body=messages.encode(answer), content_type="application/json")
+    if isinstance(answer, str):
+        return web.Response(text=answer)
+    return web.Response(body=answer, content_type="application/octet-stream")
 
 
 async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.StreamResponse:
@@ -377,15 +336,3 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.Stream
         await writer.drain()
     await response.write_eof()
     return response
-
-
-def _problem(status: int, problem: Problem) -> web.Response:
-    headers = {}
-    if problem.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, round(problem.retry_after_s)))
-    return web.Response(
-        status=status,
-        body=messages.encode(problem),
-        content_type="application/json",
-        headers=headers,
-    )

@@ -105,7 +105,9 @@ async def run_shard(
             f"bound to all addresses ({bind}): say which URL replicas shall use with --advertise"
         )
     async with (
-        Server(service.routes(), bind=bind, access=access, name="shard") as server,
+        Server(
+            service.routes(), bind=bind, access=access, name="shard", advertise=advertise or ""
+        ) as server,
         Client(coordinator, access=access) as client,
     ):
         announce(server.url)
@@ -168,7 +170,7 @@ class ShardService:
         piece = np.empty(min(assigned.len, LOAD_LEN), "<f4")
         target, filled, loaded = raw(piece), 0, 0
         async for chunk in client.chunks(
-            f"/v1/initial?shard={assigned.index}", {}, timeout_s=limits.JOIN_PATIENCE_S
+            f"/v1/initial?shard={assigned.index}", {}, timeout_s=limits.BODY_WINDOW_S
         ):
             rest = memoryview(chunk)
             while rest and loaded < assigned.len:

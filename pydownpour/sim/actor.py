@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from pydownpour import limits
 from pydownpour.net.process import CURRENT, Process
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Actor(Process):
     def rss_peak_bytes(self) -> int:
         """A constant."""
         return SIMULATED_RSS
+
+    def descriptors(self) -> tuple[int, int]:
+        """As many as there may be."""
+        return limits.DESCRIPTORS_WANTED, 0
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.life.value}>"

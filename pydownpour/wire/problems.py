@@ -16,6 +16,7 @@ from pydownpour.wire.messages import Problem
 
 TABLE: Final[tuple[tuple[type[DownpourError], str, int], ...]] = (
     # Most derived first: the first class that matches names the problem.
+    (errors.OriginRefused, "origin", 403),
     (errors.AuthError, "unauthorized", 401),
     (errors.LayoutMismatch, "mismatch", 409),
     (errors.Fenced, "fenced", 409),

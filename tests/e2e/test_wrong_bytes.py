@@ -22,6 +22,10 @@ from tests.e2e.stage import Stage, ones
 from tests.e2e.stranger import Stranger, dismiss, raw_connection, rest_of
 
 LENGTH = 1000
+POST = (
+    b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
 
 
 def counting_job() -> dp.Job:
@@ -180,7 +184,7 @@ async def test_an_unknown_protocol_on_the_stream_names_both(
     async with raw_connection(stranger.shard.url) as (reader, writer):
         head = "".join(f"{name}: {value}\r\n" for name, value in stranger.headers.items())
         writer.write(
-            f"GET /v1/stream HTTP/1.1\r\nHost: x\r\n{head}Connection: Upgrade\r\n"
+            f"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\n{head}Connection: Upgrade\r\n"
             "Upgrade: pydownpour/99\r\n\r\n".encode()
         )
         answer = await reader.readuntil(b"}")
@@ -213,7 +217,7 @@ async def test_a_slow_second_request_on_a_connection_is_cut_off_too(
 ) -> None:
     monkeypatch.setattr(limits, "HEADER_TIMEOUT_S", 0.3)
     async with raw_connection(stage.url) as (reader, writer):
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
         writer.write(b"GET /healthz HT")
         assert (await reader.read()).endswith(b"ok"), "only the first answer, then the end"
@@ -228,7 +232,8 @@ async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> N
     async with raw_connection(stranger.shard.url) as (reader, writer):
         head = "".join(f"{name}: {value}\r\n" for name, value in stranger.headers.items())
         writer.write(
-            f"POST /v1/push HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {10**12}\r\n\r\n".encode()
+            f"POST /v1/push HTTP/1.1\r\nHost: localhost\r\n{head}"
+            f"Content-Type: application/octet-stream\r\nContent-Length: {10**12}\r\n\r\n".encode()
         )
         answer = await reader.readuntil(b"}")
         assert b"429" in answer
@@ -240,9 +245,9 @@ async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> N
 async def test_a_body_that_stalls_is_given_up(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "BODY_STALL_S", 0.2)
+    monkeypatch.setattr(limits, "BODY_WINDOW_S", 0.2)
     async with raw_connection(stage.url) as (reader, writer):
-        writer.write(b"POST /v1/join HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(POST % (b"/v1/join", 100) + b"{")
         answer = await reader.readuntil(b"}")
         assert b"400" in answer
         assert b"body stalled after 1 bytes" in answer
@@ -251,7 +256,7 @@ async def test_a_body_that_stalls_is_given_up(
 async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "BODY_STALL_S", 0.05)
+    monkeypatch.setattr(limits, "BODY_WINDOW_S", 0.05)
     sizes: list[int] = []
 
     async def slowly(call: Call) -> str:
@@ -264,7 +269,7 @@ async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
     route = Route("POST", "/v1/slowly", slowly, streamed=True)
     async with Server([route], bind=Bind(), access=Access(), name="test") as server:
         async with raw_connection(server.url) as (reader, writer):
-            writer.write(b"POST /v1/slowly HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nabc")
+            writer.write(POST % (b"/v1/slowly", 6) + b"abc")
             while not sizes:
                 await asyncio.sleep(0)
             writer.write(b"def")
@@ -275,9 +280,7 @@ async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
 async def test_json_that_is_not_a_message_names_the_field(stage: Stage) -> None:
     async with raw_connection(stage.url) as (reader, writer):
         body = b'{"arrays": 3, "fingerprint": ""}'
-        writer.write(
-            b"POST /v1/join HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-        )
+        writer.write(POST % (b"/v1/join", len(body)) + body)
         answer = await reader.readuntil(b"}")
         assert b"bad Join message" in answer
         assert b"$.arrays" in answer
