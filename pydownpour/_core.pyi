@@ -136,8 +136,8 @@ class Store:
         """Check and apply one record without identity; returns its LSN.
 
         Raises NonFiniteGradient (with .count and .first_index) and changes nothing if the payload,
-        times scale, holds NaN or Inf, or if the result would; LimitExceeded if readers pin too
-        many copies; ParameterError for a wrong length, fragment or dtype.
+        times scale, holds NaN or Inf, or if the result would; LimitExceeded if there is no block
+        to write to; ParameterError for a wrong length, fragment or dtype.
         """
     # -- identity: (replica, incarnation, seq) ------------------------------------------------
     def admit(
@@ -171,9 +171,14 @@ class Store:
         """Frames of fragments changed after LSN since, from fragment cursor on, about size_max
         bytes of them: (buffers ready to write in order, next cursor, frames). since 0 means that
         the asker has nothing: every fragment is sent. Payload buffers are the published stripes
-        themselves (PinnedStripe), pinned until released; fragments up to 16 KiB are gathered.
+        themselves (PinnedStripe), kept until released; fragments up to 16 KiB are gathered. Where
+        readers keep so many stripes already that records could run out of blocks, the batch is one
+        fragment, copied: so readers never bring a record LimitExceeded.
         next cursor == fragments when done. Header: kind PARAMETERS, fragment, version = the
         fragment's version, seq = LSN of its last record, dtype f32."""
+    @property
+    def kept(self) -> int:
+        """Stripes that buffers of parameter_frames keep now."""
     def memory(self) -> dict[str, int]:
         """Bytes: parameters, state, spare, table, pinned (old blocks only readers still hold)."""
 
@@ -272,6 +277,9 @@ class ShardInlet:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def window(self) -> tuple[int, int]: ...
     def advance(self, n: int) -> Frame | Settled | Refusal | None: ...
+    def settled(self) -> Settled | None:
+        """What was settled since the last report (count may be 0), for an owner that wants to
+        answer now; None if no push is being applied. Not between an event and its successors."""
     def accept(self, *, scale: float = 1.0) -> None:
         """Apply the fragments of the push just announced; duplicates are recognised by identity.
 

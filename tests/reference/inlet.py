@@ -180,6 +180,14 @@ class Inlet(bytearray):
             self._flush(last=True)
             self.push = None
 
+    def settled(self) -> Settled | None:
+        """What was settled since the last report."""
+        if self.push is None or not self.decided or self.scale is None or self.events:
+            return None
+        self._flush(last=False, even_nothing=True)
+        found: Settled = self.events.popleft()
+        return found
+
     def skip(self) -> None:
         """Throw them away."""
         self.decided, self.scale = True, None
@@ -288,8 +296,10 @@ class Inlet(bytearray):
             lsn=max(self.pending.lsn, lsn),
         )
 
-    def _flush(self, *, last: bool) -> None:
-        if self.push is None or not self.decided or (self.pending.count == 0 and not last):
+    def _flush(self, *, last: bool, even_nothing: bool = False) -> None:
+        if self.push is None or not self.decided:
+            return
+        if self.pending.count == 0 and not last and not even_nothing:
             return
         self.events.append(dataclasses.replace(self.pending, last=last))
         self.pending = Settled(self.next_seq, lsn=self.pending.lsn)

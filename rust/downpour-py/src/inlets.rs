@@ -113,6 +113,12 @@ impl ShardInlet {
         found.map(|found| event(py, found)).transpose()
     }
 
+    /// Report what was settled since the last report.
+    fn settled<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let found = enter(py, 0, || self.receiver.with(|inlet, _| inlet.settled()))?;
+        found.map(|settled| event(py, Event::Settled(settled))).transpose()
+    }
+
     /// Apply the fragments of the push just announced.
     #[pyo3(signature = (*, scale = 1.0))]
     fn accept(&self, py: Python<'_>, scale: f32) -> PyResult<()> {

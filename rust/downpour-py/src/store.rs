@@ -265,6 +265,12 @@ impl Store {
         Ok((fetch::buffers(py, batch)?, cursor, frames))
     }
 
+    /// Stripes that unsent answers keep.
+    #[getter]
+    fn kept(&self) -> usize {
+        self.store().kept()
+    }
+
     /// Bytes: parameters, state, spare, table, pinned.
     fn memory(&self) -> BTreeMap<&'static str, usize> {
         let memory = self.store().memory();

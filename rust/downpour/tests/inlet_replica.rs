@@ -6,7 +6,9 @@ mod streams;
 
 use downpour::frame::{Fault, HEADER_SIZE, Header, Kind, ProtocolError};
 use downpour::inlet::{Frame, InletError, Landing, Misuse, ReplicaInlet, Target};
-use downpour::shard::{Piece, Shard};
+use downpour::optimizer::Optimizer;
+use downpour::shard::{Batch, Piece, Shard};
+use downpour::store::{Geometry, Store};
 use proptest::prelude::*;
 use streams::{CONTROL_SIZE_MAX, FRAGMENT_LEN, FRAGMENTS, LEN, bytes_of, control, frame, gradient};
 
@@ -119,6 +121,27 @@ fn a_fetch_lands_whole() {
     let expected =
         Memory { values: bytes_of(&streams::parameters(&shard)), versions: vec![1, 0, 2, 0] };
     assert_eq!(memory, expected);
+}
+
+#[test]
+fn where_readers_may_keep_no_more_a_batch_is_one_fragment_and_a_copy() {
+    const STRIPE: usize = 16 * 1024;
+    let geometry = Geometry { len: 16 * STRIPE, stripe_len: STRIPE, fragment_len: 4 * STRIPE };
+    let numbers = std::collections::BTreeMap::from([("lr".to_owned(), 1.0)]);
+    let sgd = Optimizer::compile(&[("sgd".to_owned(), numbers)], None).unwrap();
+    let shard = Shard::new(Store::new(geometry, sgd).unwrap());
+    let is_copied = |batch: &Batch| matches!(batch.pieces[..], [Piece::Bytes(_)]);
+    // 32 blocks beyond one a stripe, of which 10 are for records: 5 fragments may be kept.
+    let first = shard.parameter_frames(0, 0, usize::MAX);
+    assert_eq!((first.frames, first.cursor, is_copied(&first)), (4, 4, false));
+    let second = shard.parameter_frames(0, 0, usize::MAX);
+    assert_eq!((second.frames, second.cursor, is_copied(&second)), (1, 1, false));
+    let third = shard.parameter_frames(0, 1, usize::MAX);
+    assert_eq!((third.frames, third.cursor, is_copied(&third)), (1, 2, true));
+    assert_eq!(third.size, HEADER_SIZE + 16 * STRIPE);
+    drop(first);
+    let fourth = shard.parameter_frames(0, 1, usize::MAX);
+    assert_eq!((fourth.frames, fourth.cursor, is_copied(&fourth)), (3, 4, false));
 }
 
 proptest! {

@@ -80,6 +80,34 @@ fn a_busy_stream_is_reported_in_order() {
 }
 
 #[test]
+fn what_is_settled_can_be_asked_for_before_enough_has_come() {
+    let (shard, mut inlet) = (shard(), inlet());
+    assert_eq!(inlet.settled(), None);
+    let stream = push(1, &gradient());
+    let record = HEADER_SIZE + 4 * FRAGMENT_LEN;
+    let (head, rest) = stream.split_at(HEADER_SIZE + 24 + record);
+    let _ = feed(&mut inlet, &shard, head, &[usize::MAX], ACCEPT);
+    let one = Settled { first_seq: 1, count: 1, applied: 1, lsn: 1, ..Settled::default() };
+    assert_eq!(inlet.settled(), Some(one));
+    // Nothing since then: that can be said, too.
+    assert_eq!(inlet.settled(), Some(Settled { first_seq: 2, lsn: 1, ..Settled::default() }));
+    let (events, error) = feed(&mut inlet, &shard, rest, &[usize::MAX], ACCEPT);
+    assert_eq!(error, None);
+    let rest = Settled { first_seq: 2, count: 3, applied: 3, lsn: 4, last: true, staleness: 0 };
+    assert_eq!(settled(&events), [rest]);
+    assert_eq!(inlet.settled(), None);
+}
+
+#[test]
+fn a_push_that_is_thrown_away_is_not_reported() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let stream = push(1, &gradient());
+    let half = &stream[..stream.len() / 2];
+    let _ = feed(&mut inlet, &shard, half, &[usize::MAX], Decision::Skip);
+    assert_eq!(inlet.settled(), None);
+}
+
+#[test]
 fn byte_by_byte_is_the_same_as_whole() {
     let (shard, whole) = (shard(), streams::shard());
     let stream = busy_stream();

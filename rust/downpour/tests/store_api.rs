@@ -270,6 +270,34 @@ fn copies_are_bounded_and_given_back() {
 }
 
 #[test]
+fn readers_that_ask_before_they_keep_never_cost_a_record_its_block() {
+    let store = store();
+    let mut kept = Vec::new();
+    let mut refused = 0;
+    for _ in 0..100 {
+        for fragment in 0..3 {
+            let mut pinned = store.pin_fragment(fragment);
+            if store.keep(&mut pinned) {
+                kept.push(pinned);
+            } else {
+                refused += 1;
+            }
+        }
+        store.apply(0, UP, 1.0).unwrap();
+        store.apply(1, UP, 1.0).unwrap();
+    }
+    // 10 copies of 5 stripes, less two records of two stripes and their scratch.
+    assert_eq!(store.kept(), 4);
+    assert!(refused > 200);
+    let stripes: usize = kept.iter().map(|fragment| fragment.stripes.len()).sum();
+    assert_eq!(stripes, 4);
+    drop(kept);
+    assert_eq!((store.kept(), store.memory().pinned), (0, 0));
+    let mut pinned = store.pin_fragment(0);
+    assert!(store.keep(&mut pinned));
+}
+
+#[test]
 fn memory_beyond_the_elements_is_small() {
     let geometry = Geometry { len: 4 << 20, stripe_len: 16 << 10, fragment_len: 64 << 10 };
     let numbers = [("lr", 0.5), ("eps", 1e-8), ("initial", 0.0)];

@@ -175,6 +175,23 @@ impl ShardInlet {
         Ok(())
     }
 
+    /// Report what was settled since the last report, and maybe nothing, of the push that is being
+    /// applied: for an owner that wants to answer now and not only when enough has come.
+    ///
+    /// `None` if no push is, or an event is due that comes before.
+    #[must_use]
+    pub fn settled(&mut self) -> Option<Settled> {
+        let Phase::Receiving(push) = &mut self.phase else {
+            return None;
+        };
+        if push.scale.is_none() || !self.events.is_empty() || self.failure.is_some() {
+            return None;
+        }
+        let settled = push.pending;
+        push.pending = Settled { first_seq: push.next_seq, lsn: settled.lsn, ..Settled::default() };
+        Some(settled)
+    }
+
     fn decide(&mut self, scale: Option<f32>) -> Result<(), Misuse> {
         let Phase::Announced(push) = self.phase else {
             return Err(Misuse::NotAnnounced);

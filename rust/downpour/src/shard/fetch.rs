@@ -1,8 +1,9 @@
 //! What a fetch sends: headers, and the published stripes themselves.
 //!
 //! A stripe is pinned and handed out as it is; its checksum was computed when somebody first
-//! asked, and the fragment's is combined from its stripes' without reading a byte. Only fragments
-//! so small that a scatter list costs more than a copy are gathered.
+//! asked, and the fragment's is combined from its stripes' without reading a byte. Copied are
+//! fragments so small that a scatter list costs more, and one at a time what readers may not keep:
+//! many slow ones would hold every block that records need.
 
 use std::sync::PoisonError;
 
@@ -21,7 +22,7 @@ const ELEMENT_SIZE: usize = size_of::<f32>();
 /// A part of the byte stream of a fetch.
 #[derive(Debug)]
 pub enum Piece {
-    /// Headers, and small fragments behind theirs.
+    /// Headers, and copied fragments behind theirs.
     Bytes(Vec<u8>),
     /// The parameters of a stripe, pinned.
     Stripe(Pinned),
@@ -44,17 +45,28 @@ impl Shard {
     /// PARAMETERS frames of the fragments from `cursor` on whose last record is later than
     /// `since`, until they are `size_max` bytes or more, or the end is reached.
     ///
-    /// `since` 0 means that the asker has nothing: every fragment is sent, pushed into or not.
+    /// `since` 0 means that the asker has nothing: every fragment is sent, pushed into or not. The
+    /// batch ends early where other readers keep so much that this one must copy.
     #[must_use]
     pub fn parameter_frames(&self, since: u64, cursor: usize, size_max: usize) -> Batch {
         let mut batch = Batch { cursor, ..Batch::default() };
         let fragments = self.store().fragments();
         while batch.cursor < fragments && (batch.frames == 0 || batch.size < size_max) {
             let fragment = batch.cursor;
+            let mut is_full = false;
             if since == 0 || self.store().fragment_lsn(fragment) > since {
-                self.add_frame(&mut batch, fragment);
+                let mut pinned = self.pin_whole(fragment);
+                let size = pinned.stripes.iter().map(|p| size_of_val(p.parameters())).sum();
+                is_full = size > GATHER_SIZE && !self.store().keep(&mut pinned);
+                if is_full && batch.frames > 0 {
+                    break;
+                }
+                self.add_frame(&mut batch, fragment, pinned, size, is_full);
             }
             batch.cursor += 1;
+            if is_full {
+                break;
+            }
         }
         batch
     }
@@ -70,9 +82,15 @@ impl Shard {
         self.store().pin_fragment(fragment)
     }
 
-    fn add_frame(&self, batch: &mut Batch, fragment: usize) {
-        let pinned = self.pin_whole(fragment);
-        let size = pinned.stripes.iter().map(|p| size_of_val(p.parameters())).sum();
+    fn add_frame(
+        &self,
+        batch: &mut Batch,
+        fragment: usize,
+        pinned: PinnedFragment,
+        size: usize,
+        must_copy: bool,
+    ) {
+        let is_copied = must_copy || size <= GATHER_SIZE;
         let header = Header {
             dtype: DType::F32 as u8,
             // The store numbers its fragments with 32 bits.
@@ -83,9 +101,9 @@ impl Shard {
             payload_crc: self.joint.crc32c(&pinned.stripes),
             ..Header::new(Kind::Parameters)
         };
-        let bytes = batch.bytes(HEADER_SIZE + if size <= GATHER_SIZE { size } else { 0 });
+        let bytes = batch.bytes(HEADER_SIZE + if is_copied { size } else { 0 });
         bytes.extend_from_slice(&header.encode());
-        if size <= GATHER_SIZE {
+        if is_copied {
             for stripe in &pinned.stripes {
                 bytes.extend_from_slice(bytemuck::cast_slice(stripe.parameters()));
             }

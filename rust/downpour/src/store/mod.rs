@@ -16,6 +16,10 @@
 //! A reader may see stripe 0 of a record and not yet stripe 1: publishing is atomic a stripe.
 //! [`Store::pin_fragment`] and [`Store::snapshot`] say what they caught whole.
 //!
+//! Blocks that readers still hold when they are replaced cost memory, and blocks are limited. Who
+//! holds references for as long as a network takes asks [`Store::keep`] first and copies where it
+//! says no, so that records always find a block however many readers there are.
+//!
 //! # Ordering
 //!
 //! All atomics come through `sync`, each access names its partner, and `tests/loom_store.rs`
@@ -44,7 +48,7 @@ use block::Arena;
 use block_words::Words;
 use fragment::Fragment;
 use queue::Queue;
-use sync::{AtomicBool, AtomicU64, Ordering};
+use sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub use error::{ApplyError, StoreError};
 pub use geometry::Geometry;
@@ -88,6 +92,9 @@ pub struct Store {
     fragments: Box<[Fragment]>,
     queue: Queue,
     lsn: AtomicU64,
+    /// Stripes that readers keep; see [`Store::keep`].
+    kept: AtomicUsize,
+    kept_max: usize,
     sealed: AtomicBool,
     /// Write new blocks past the caches.
     bypass: bool,
@@ -129,8 +136,8 @@ impl Store {
         let record = geometry.fragment_len.div_ceil(geometry.stripe_len).min(stripes);
         let block_len = geometry.stride() * (1 + optimizer.planes());
         // A record needs a spare for each of its stripes, and one as scratch for narrow types.
-        let copies = (copies_max * stripes).max(2 * (record + 1));
         let spares_max = 2 * (record + 1);
+        let copies = (copies_max * stripes).max(spares_max);
         let bytes = stripes.saturating_mul(block_len).saturating_mul(size_of::<f32>());
         let arena = Arena::new(stripes, copies, block_len, spares_max)
             .ok_or(StoreError::Memory { bytes })?;
@@ -142,6 +149,9 @@ impl Store {
             fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
             queue: Queue::new(queue_max),
             lsn: AtomicU64::new(0),
+            kept: AtomicUsize::new(0),
+            // Each stripe that is kept costs at most one block: the rest is for records.
+            kept_max: copies - spares_max,
             sealed: AtomicBool::new(false),
             bypass: bytes > cached_size_max,
             optimizer,

@@ -17,6 +17,8 @@ pub struct Pinned {
     stripe: usize,
     /// Taken only by `drop`.
     held: Option<Held>,
+    /// Counted among the stripes that readers keep.
+    kept: bool,
 }
 
 /// Attempts to catch a fragment between two records before a snapshot says it did not.
@@ -57,7 +59,7 @@ impl Store {
     #[must_use]
     pub fn pin(self: &Arc<Self>, stripe: usize) -> Pinned {
         let held = Some(self.words.acquire(stripe));
-        Pinned { store: Arc::clone(self), stripe, held }
+        Pinned { store: Arc::clone(self), stripe, held, kept: false }
     }
 
     /// References to a fragment's stripes, and the counters that belong to them. Tries a few
@@ -87,6 +89,35 @@ impl Store {
             pinned = pin();
         }
         pinned
+    }
+
+    /// Ask to keep references for longer than a call. `false`: readers keep as many as records can
+    /// spare; copy, and let go.
+    ///
+    /// A stripe that is kept makes at most one block unusable for records, so readers that keep
+    /// nothing but what they asked for never bring a record [`ApplyError::Full`].
+    ///
+    /// [`ApplyError::Full`]: super::ApplyError::Full
+    #[must_use]
+    pub fn keep(&self, pinned: &mut PinnedFragment) -> bool {
+        let count = pinned.stripes.len();
+        // ORDERING: Relaxed, here and in `drop`; the sum alone matters, no memory goes with it.
+        let before = self.kept.fetch_add(count, Ordering::Relaxed);
+        if before + count > self.kept_max {
+            self.kept.fetch_sub(count, Ordering::Relaxed);
+            return false;
+        }
+        for stripe in &mut pinned.stripes {
+            stripe.kept = true;
+        }
+        true
+    }
+
+    /// Stripes that readers keep now.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        // ORDERING: Relaxed, a statistic.
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// References to all stripes. Wait-free; records go on meanwhile.
@@ -147,6 +178,9 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.store.words.release(held);
+        }
+        if self.kept {
+            self.store.kept.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
