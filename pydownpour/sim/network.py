@@ -1,8 +1,9 @@
 """Hosts, links and connections in memory, and what may go wrong between them.
 
-A connection is two one-way streams. Bytes take the path's latency, drawn per message, plus the time
-both hosts' links need to carry them, one after the other; streams stay in order. What TCP hides is
-not modelled (loss, duplication and reordering of packets); what it shows is: slowness, connections
+A connection is two one-way streams. Bytes take the path's latency, drawn per message, plus the
+time both hosts' links need to carry them, one after the other; streams stay in order. A link is
+shared: what takes it long is carried in pieces, and those of other connections come between. What
+TCP hides is not modelled (loss, duplication and reordering of packets); what it shows is: slowness, connections
 that stall while a path is cut, resets, peers that are gone without a word. A reset takes the same
 path as bytes do, but does not wait for those before it.
 """
@@ -37,6 +38,9 @@ Payload: TypeAlias = bytes | _Reset | None
 """None is the end of a stream."""
 
 PORT_FIRST = 10_000
+PACKET_SIZE = 1460
+SHARE_S = 0.05
+"""Links carry at most so much of one connection at a time, but at least a packet."""
 SYN_RETRY_S = 1.0
 """How often a connection attempt over a cut path is tried again, as kernels do."""
 
@@ -211,13 +215,47 @@ class Network:
         now = self.loop.now
         if here is there:
             self.loop.at(now, self._hand, source, source.peer, payload, context=_WORLD)
-            return
+        elif source.queued:
+            source.queued.append(payload)
+        else:
+            self._carry(source, payload)
+
+    def _carry(self, source: SimTransport, payload: bytes | memoryview | None) -> None:
+        """Over the links, of what takes long the first piece; the rest when that is through."""
+        here, there = source.actor.host, source.peer.actor.host
+        now = self.loop.now
         size = 0 if payload is None else len(payload)
+        share = max(PACKET_SIZE, min(here.link.bytes_per_s, there.link.down) * SHARE_S)
+        rest = None
+        if payload is not None and size > share:
+            size = int(share)
+            rest = memoryview(payload)[size:]
+            payload = bytes(payload[:size])
+        elif isinstance(payload, memoryview):
+            payload = bytes(payload)
         here.up_free_at = max(here.up_free_at, now) + size / here.link.bytes_per_s
         there.down_free_at = max(there.down_free_at, here.up_free_at) + (size / there.link.down)
         arrival = max(source.arrives_at, there.down_free_at + self._latency(here, there))
         source.arrives_at = arrival
         self.loop.at(arrival, self._deliver, source, source.peer, payload, context=_WORLD)
+        if rest is not None:
+            source.queued.appendleft(rest)
+        if source.queued:
+            self.loop.at(there.down_free_at, self._carry_on, source, context=_WORLD)
+
+    def _carry_on(self, source: SimTransport) -> None:
+        """The next piece of a connection, now that its last one is through."""
+        if source.is_lost or source.is_silenced or source.connection.is_forgotten:
+            source.queued.clear()
+            return
+        pair = (source.actor.host.name, source.peer.actor.host.name)
+        if pair in self.cut or pair in self._held:
+            held = self._held.setdefault(pair, deque())
+            while source.queued:
+                payload = source.queued.popleft()
+                held.append((source, payload if payload is None else bytes(payload)))
+            return
+        self._carry(source, source.queued.popleft())
 
     def _deliver(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
         if source.connection.is_forgotten:

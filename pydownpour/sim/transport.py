@@ -53,6 +53,8 @@ class SimTransport(asyncio.Transport):
         self.path_id = 0
         self.arrives_at = 0.0
         """When the last bytes this end sent arrive: the next ones come after them."""
+        self.queued: deque[bytes | memoryview | None] = deque()
+        """What it sent and the links have not carried yet."""
         self.clogged: deque[Any] = deque()
         """What it sent and would have arrived, were it not for a clogged host."""
         self.is_silenced = False

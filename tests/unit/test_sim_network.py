@@ -186,8 +186,9 @@ def test_cuts_and_clogs_neither_lose_nor_reorder(moments: list[str], seed: int) 
         written = b""
         for number, what in enumerate(moments):
             if what == "write":
-                written += b"%d " % number
-                client.transport.write(b"%d " % number)
+                text = b"%d " % number * 600  # some are more than a packet
+                written += text
+                client.transport.write(text)
             elif what == "cut":
                 net.network.cut_path("here", "there")
             elif what == "heal":
@@ -196,7 +197,7 @@ def test_cuts_and_clogs_neither_lose_nor_reorder(moments: list[str], seed: int) 
                 net.network.clog(net.here.host, net.loop.now + 0.3)
             net.wait(0.1 if what == "wait" else 0.0)
         net.network.heal_all()
-        net.wait()
+        net.wait(1000.0)
         assert server.got == written
 
 
@@ -290,3 +291,24 @@ def test_a_proxy_takes_the_upgrade_out(net: Net) -> None:
     net.wait()
     assert b"Upgrade" not in server.got
     assert b"\r\nUpgrade: websocket" in client.got  # only what goes out through it
+
+
+@pytest.mark.parametrize("links", [(NARROW, STEADY), (STEADY, NARROW), (STEADY, NARROW_IN)])
+def test_what_takes_a_link_long_lets_other_connections_in_between(
+    links: tuple[LinkModel, LinkModel],
+) -> None:
+    with made(*links) as net:
+        one, _ = net.connect()
+        other, _ = net.connect()
+        start = net.loop.now
+        text = bytes(range(256)) * 40  # ten seconds' worth
+        one.transport.write(text)
+        one.transport.write(b"and its end")
+        net.wait(1.0)
+        other.transport.write(bytes(64))
+        net.wait(30.0)
+        long, short = net.accepted
+        assert long.got == text + b"and its end"
+        whole_s = (len(long.got) + 64) / 1024 + LATENCY_S
+        assert long.pieces[-1][0] - start == pytest.approx(whole_s)
+        assert short.pieces[0][0] - start <= 1.0 + 1500 / 1024 + 0.0625 + LATENCY_S
