@@ -29,6 +29,9 @@ CONTROL_SIZE_MAX: Final = 64 * KIB
 """Bytes in a control frame's payload (push announcements, refusals in words)."""
 ACK_EVERY_FRAGMENTS: Final = 32
 """A long push is acknowledged every so many records (8 MiB), so a reconnect resends little."""
+ACK_EVERY_S: Final = 2.0
+"""The same in time: on a slow link a record takes half a minute, and its sender hears so often
+that bytes of it arrive."""
 SEQ_WINDOW: Final = 1024
 """Records above the floor a shard remembers per replica: 128 bytes of bitmap."""
 PUSHES_IN_FLIGHT_MAX: Final = 8
@@ -41,6 +44,12 @@ WRITE_BATCH_SIZE: Final = 1 * MIB
 """Bytes handed to a transport at once: smaller costs calls, larger leaves the cache."""
 WRITE_HIGH_WATER: Final = 1 * MIB
 """Bytes a transport may hold unsent before we stop producing."""
+READER_HIGH_WATER: Final = 64 * KIB
+"""Bytes of answers a shard's transport may hold unsent before more are made: a slow reader costs
+that and one fragment."""
+ANSWERS_SIZE_MAX: Final = 4 * KIB
+"""Bytes of acknowledgements a replica may leave unread before its pushes are not read either: 64 of
+them, more than all its open pushes have."""
 JSON_SIZE_MAX: Final = 4 * MIB
 """Bytes of one control-plane JSON body (layouts name every array)."""
 HTTP_LINE_SIZE_MAX: Final = 8 * KIB
@@ -54,6 +63,10 @@ HTTP_SLICE_SIZE: Final = 4 * KIB
 is small (headers, requests, chunks of one byte)."""
 POST_FRAMES_SIZE_MAX: Final = 64 * MIB
 """Bytes of one POST /v1/push body; a longer push is sent as several."""
+POST_PIECE_SIZE_MAX: Final = 32 * MIB
+"""Bytes a replica of ours puts in one such body."""
+PIECE_S: Final = 4.0
+"""Seconds a POST of a push should take: what is lost with it when its connection breaks."""
 
 # -- the fields of messages ------------------------------------------------------------------------
 COUNT_MAX: Final = 2**53
@@ -101,7 +114,8 @@ BODIES_SIZE_MAX: Final = 128 * MIB
 IN_FLIGHT_SIZE_MAX: Final = 256 * MIB
 """Bytes a shard reserves for bodies being received, over all connections."""
 SNAPSHOT_COPIES_MAX: Final = 2
-"""Whole parameter copies that readers may pin before an update is refused."""
+"""Whole parameter copies that readers may keep; what they want beyond is copied for them, one
+fragment at a time, so that updates always find a block."""
 REPLICAS_MAX: Final = 65_536
 """Replica ids in one job: their dedupe windows then take about 10 MiB at each shard."""
 LAYOUT_ARRAYS_MAX: Final = 100_000
@@ -151,9 +165,18 @@ LINGER_S: Final = 0.25
 CONNECT_TIMEOUT_S: Final = 5.0
 """Seconds a connection may take to open."""
 REQUEST_TIMEOUT_S: Final = 30.0
-"""Seconds from a control request to its answer."""
+"""Seconds of a request in which not a byte moves in either direction."""
 ACK_TIMEOUT_S: Final = 30.0
-"""No progress on a stream with pushes in flight for this long: reconnect and resend."""
+"""Answers are due and not a byte has moved in either direction for this long: connect again and
+send what has no answer."""
+LINK_RATE_MIN: Final = 10 * 1000
+"""Bytes a second of the slowest link that is waited for, shared by one replica's connections."""
+READER_BATCH_S: Final = 0.5
+"""A reader that takes longer over what it was sent at once gets one fragment at a time."""
+READER_WINDOW_S: Final = 60.0
+"""A connection that does not take its answer loses it: in so many seconds it has to take"""
+READER_SIZE_MIN: Final = 16 * KIB
+"""so many bytes. 270 bytes a second: a link of LINK_RATE_MIN that 36 shards share is faster."""
 HEARTBEAT_S: Final = 0.5
 """Between two heartbeats of a role."""
 HEARTBEAT_TIMEOUT_S: Final = 1.5
@@ -184,7 +207,8 @@ NOTICE_S: Final = 2.0
 STATS_TIMEOUT_S: Final = 5.0
 """For a shard's last counts; its last heartbeat serves if it does not answer."""
 RECONNECTS_MAX: Final = 20
-"""Connections in a row that may break before any answer came."""
+"""Connections in a row that may break before anything was settled or fetched; and JOIN_PATIENCE_S
+must have gone by, or a network that resets everything for a moment would end a replica."""
 BACKOFF_MIN_S: Final = 0.05
 """Before the first retry of anything; doubled up to BACKOFF_MAX_S."""
 BACKOFF_MAX_S: Final = 2.0
@@ -250,6 +274,9 @@ STORED_HEADER_SIZE_MAX: Final = 16 * MIB
 """Bytes of a safetensors header: LAYOUT_ARRAYS_MAX arrays at 160 bytes each."""
 
 assert PAYLOAD_SIZE_MAX >= FRAGMENT_SIZE
+assert READER_SIZE_MIN / READER_WINDOW_S < LINK_RATE_MIN / 32
+assert POST_PIECE_SIZE_MAX <= POST_FRAMES_SIZE_MAX
+assert ACK_EVERY_S * 4 < ACK_TIMEOUT_S
 assert STRIPE_LEN_MAX * 4 <= FRAGMENT_SIZE
 assert SUSPECT_S < DEAD_S < LEASE_S
 assert HEARTBEAT_S * 3 < SUSPECT_S

@@ -30,6 +30,7 @@ from pydownpour.fields import clip
 from pydownpour.net import bodies, gate, parser, process, sockets
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.connections import Connection, HttpServer, problem_response
+from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.writing import write_buffers
 from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message, Problem
@@ -316,23 +317,53 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.Stream
     """Write the buffers as they are, one HTTP chunk for all that are produced at once.
 
     aiohttp's own writer would copy every buffer together with its chunk's first and last line.
+
+    While the reader takes its time nothing here holds a buffer: an error's traceback keeps the
+    frames it came through, and what they hold, until somebody collects the cycle.
     """
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     writer = await response.prepare(request)
     assert writer is not None
     writer.send_headers()
     is_chunked = "Transfer-Encoding" in response.headers  # HTTP/1.0 has no chunks
-    while (buffers := body.produce()) is not None:
-        views: list[Any] = [memoryview(buffer).cast("B") for buffer in buffers]
-        size = sum(map(len, views))
-        if size == 0:
-            continue  # an empty chunk would be the end of the body
-        transport = request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the reader went away")
-        if is_chunked:
-            views = [b"%x\r\n" % size, *views, b"\r\n"]
-        write_buffers(transport, views)
-        await writer.drain()
-    await response.write_eof()
-    return response
+    transport = request.transport
+    written = 0
+
+    def taken() -> int | None:
+        unsent = sockets.unsent(transport) if transport is not None else 0
+        return written - unsent if unsent else None
+
+    def give_up() -> None:
+        log.info(
+            "%s took fewer than %d bytes of its answer in %g s (READER_SIZE_MIN, READER_WINDOW_S)",
+            request.remote, limits.READER_SIZE_MIN, limits.READER_WINDOW_S,
+        )  # fmt: skip
+        assert transport is not None
+        sockets.drop(transport)
+
+    watch = Watch(Pace(limits.READER_WINDOW_S, limits.READER_SIZE_MIN), taken, give_up)
+    try:
+        while transport is not None and not transport.is_closing():
+            size = _write_some(transport, body, is_chunked)
+            if size is None:
+                await response.write_eof()
+                return response
+            written += size
+            await writer.drain()
+    finally:
+        watch.stop()
+    raise ConnectionResetError("the reader went away")
+
+
+def _write_some(transport: asyncio.WriteTransport, body: FrameBody, is_chunked: bool) -> int | None:
+    """Write what is produced next. Returns its bytes; None at the end."""
+    buffers = body.produce()
+    if buffers is None:
+        return None
+    views: list[Any] = [memoryview(buffer).cast("B") for buffer in buffers]
+    size = sum(map(len, views))
+    if size == 0:
+        return 0  # an empty chunk would be the end of the body
+    if is_chunked:
+        views = [b"%x\r\n" % size, *views, b"\r\n"]
+    return write_buffers(transport, views)

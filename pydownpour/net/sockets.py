@@ -7,8 +7,12 @@ this machine ask for reno. Buffer sizes are left to the kernel: every fixed size
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
 import socket
+import struct
+import termios
 from typing import Any
 
 from pydownpour.net.access import is_loopback
@@ -34,6 +38,35 @@ def client_socket(address: tuple[Any, ...]) -> socket.socket:
     sock.setblocking(False)
     tune(sock, str(where[0]))
     return sock
+
+
+def unsent(transport: asyncio.WriteTransport) -> int:
+    """Bytes written to a transport that have not reached the other host (or a proxy before it).
+
+    They are in the transport's buffer and in the kernel's; where the kernel does not tell, only
+    those in the transport's are counted.
+    """
+    size = transport.get_write_buffer_size()
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        # A socket that is closed, or not TCP's, has nothing to tell.
+        with contextlib.suppress(OSError, ValueError):
+            answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+            size += struct.unpack("i", answer)[0]
+    return size
+
+
+def drop(transport: asyncio.WriteTransport) -> None:
+    """Abort a connection whose peer takes nothing, and let the kernel forget what waits for it."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError, ValueError):
+            ours = socket.socket(fileno=sock.fileno())  # uvloop's have no options
+            try:
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            finally:
+                ours.detach()
+    transport.abort()
 
 
 def congestion(sock: socket.socket) -> str:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from pydownpour import limits
 from pydownpour.errors import DownpourError, InternalError
+from pydownpour.net import sockets
 from pydownpour.net.writing import write_buffers
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         """Why the stream ended, if not by agreement."""
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.high_water = limits.WRITE_HIGH_WATER
+        """Bytes that may wait unsent before ``is_writable`` is False."""
 
     # -- for subclasses --------------------------------------------------------------------------
 
@@ -71,7 +74,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         transport = cast(asyncio.Transport, transport)
         self._replaced = transport.get_protocol()
         self._transport = transport
-        transport.set_write_buffer_limits(high=limits.WRITE_HIGH_WATER)
+        transport.set_write_buffer_limits(high=self.high_water)
         transport.set_protocol(self)
         if not transport.is_reading():
             transport.resume_reading()
@@ -86,6 +89,11 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     def is_writable(self) -> bool:
         """False while the peer does not keep up."""
         return self._writable.is_set()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that have not reached the other host."""
+        return 0 if self._transport is None else sockets.unsent(self._transport)
 
     async def wait_writable(self) -> None:
         """Wait until the transport has room (or is gone: check ``is_open``)."""
@@ -130,6 +138,12 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         if self._transport is not None:
             self._transport.abort()
 
+    def drop(self, error: BaseException) -> None:
+        """The same for a peer that takes nothing: the kernel forgets what waits for it."""
+        self.error = self.error or error
+        if self._transport is not None:
+            sockets.drop(self._transport)
+
     # -- asyncio's callbacks ---------------------------------------------------------------------
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -138,7 +152,8 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         try:
             self.received(nbytes)
         except DownpourError as error:
-            self.error = error
+            # Without the frames it came through: they hold buffers, and we hold the error.
+            self.error = error.with_traceback(None)
             self.failed(error)
         except Exception as error:
             log.exception("a stream failed on our side")

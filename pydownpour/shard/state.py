@@ -170,6 +170,13 @@ class Shard:
                 f"{where}: {what} holds {refusal.count} NaN or infinite values, the first at "
                 f"element {first + refusal.first_index} of the layout; nothing was applied"
             )
+        if code is Code.FULL:
+            memory = self.store.memory()
+            return (
+                f"{where}: no block free to apply it to; {memory['pinned']} bytes of old ones are "
+                f"still read, {self.store.kept} stripes by unsent answers to {len(self.streams)} "
+                "replicas and other readers"
+            )
         return f"{where}: refused ({code.name.lower()}); nothing was applied"
 
     def count_settled(self, settled: _core.Settled, push: PushTally) -> None:
@@ -177,7 +184,7 @@ class Shard:
         self.records_duplicate += settled.count - settled.applied
         push.applied += settled.applied
         push.staleness = max(push.staleness, settled.staleness)
-        if settled.last and not push.continues:
+        if settled.last and not (push.continues or push.is_postponed):
             if push.applied:
                 self.pushes += 1
                 self.staleness.add(push.staleness)
@@ -228,6 +235,8 @@ class PushTally:
 
     continues: bool = False
     """Another run of the same push follows."""
+    is_postponed: bool = False
+    """Some of its records were turned down for now, and will come again."""
     applied: int = 0
     refused: int = 0
     staleness: int = 0

@@ -9,15 +9,19 @@ the peer takes it, between acknowledgements.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, final
 
 from pydownpour import _core, limits
-from pydownpour.errors import DownpourError, RemoteProtocolError
+from pydownpour.errors import DownpourError, PeerLost, RemoteProtocolError
+from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.shard.state import PushTally, Refused, Shard
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Kind
+
+log = logging.getLogger(__name__)
 
 FETCHES_QUEUED_MAX = 8
 """Unanswered fetches of one replica; a replica of ours has one."""
@@ -49,7 +53,7 @@ class Conversation:
             self.shard.count_settled(event, self.tally)
             return frames.ack(event, replica=self.replica, incarnation=self.incarnation)
         if isinstance(event, _core.Refusal):
-            self.shard.count_refused(self.replica, 1, self.tally)
+            self._refused(frames.Code(event.code), 1)
             return frames.refuse(
                 seq=event.seq,
                 count=1,
@@ -67,18 +71,25 @@ class Conversation:
                 f"push of replica {frame.replica}.{frame.incarnation} on the connection of "
                 f"replica {self.replica}.{self.incarnation}"
             )
-        if not self.tally.continues:
+        if not (self.tally.continues or self.tally.is_postponed):
             self.tally = PushTally()
         self.tally.continues = bool(frame.flags & frames.PUSH_CONTINUES)
+        self.tally.is_postponed = False
         decision = self.shard.admit(frame)
         if not isinstance(decision, Refused):
             self.inlet.accept(scale=decision)
             return None
         self.inlet.skip()
-        self.shard.count_refused(self.replica, frame.count, self.tally)
+        self._refused(decision.code, frame.count)
         return frames.refuse(
             seq=frame.seq, count=frame.count, code=decision.code, words=decision.words
         )
+
+    def _refused(self, code: frames.Code, records: int) -> None:
+        if code in frames.NOT_NOW:
+            self.tally.is_postponed = True
+        else:
+            self.shard.count_refused(self.replica, records, self.tally)
 
 
 @final
@@ -95,6 +106,14 @@ class ShardStream(StreamProtocol):
         self._sending: _Fetch | None = None
         self._scheduled: asyncio.Handle | None = None
         self._reading = True
+        self._owed = 0
+        """Bytes of answers that wait behind a full buffer."""
+        self._loop = asyncio.get_running_loop()
+        self._report: asyncio.TimerHandle | None = None
+        self._has_arrived = self._has_answered = False
+        """Since the last report."""
+        self._watch: Watch | None = None
+        self.high_water = min(limits.READER_HIGH_WATER, limits.WRITE_HIGH_WATER)
 
     def opened(self) -> None:
         """Become the replica's one stream; an older one is half dead and goes."""
@@ -103,6 +122,21 @@ class ShardStream(StreamProtocol):
         self._shard.streams[replica] = self
         if older is not None:
             older.abort()
+        pace = Pace(limits.READER_WINDOW_S, limits.READER_SIZE_MIN)
+        self._watch = Watch(pace, self._taken, self._give_up)
+
+    def _taken(self) -> int | None:
+        """Bytes the peer has taken; None if there are none for it to take."""
+        unsent = self.unsent
+        return self.bytes_sent - unsent if unsent else None
+
+    def _give_up(self) -> None:
+        words = (
+            f"replica {self._talk.replica} took fewer than {limits.READER_SIZE_MIN} bytes of its "
+            f"answers in {limits.READER_WINDOW_S:g} s (READER_SIZE_MIN, READER_WINDOW_S)"
+        )
+        log.info("%s; its connection is closed", words)
+        self.drop(PeerLost(words))
 
     def get_buffer(self, sizehint: int) -> Any:
         """The core's scratch, from where the last bytes ended."""
@@ -115,18 +149,42 @@ class ShardStream(StreamProtocol):
         while event is not None:
             self._handle(event)
             event = self._inlet.advance(0)
-        if not self.is_writable and self._reading:
+        self._has_arrived = True
+        if self._report is None:
+            self._report = self._loop.call_later(limits.ACK_EVERY_S, self._report_settled)
+        if self._owed > limits.ANSWERS_SIZE_MAX and self._reading:
             # The peer does not read our answers: stop reading its pushes until it does.
             self._reading = False
             self.pause_reading()
 
+    def _report_settled(self) -> None:
+        """Acknowledge what was settled meanwhile, and maybe nothing but that bytes arrive."""
+        self._report = None
+        if not self._has_arrived:
+            return
+        settled = self._inlet.settled()
+        if settled is not None and (settled.count or not self._has_answered):
+            self._answer(settled)
+        self._has_arrived = self._has_answered = False
+        self._report = self._loop.call_later(limits.ACK_EVERY_S, self._report_settled)
+
     def _handle(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
         if isinstance(event, _core.Frame) and event.kind != Kind.PUSH:
             self._control(event)
-            return
+        else:
+            self._answer(event)
+
+    def _answer(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
         answer = self._talk.answer(event)
         if answer is not None:
-            self.write(answer)
+            self._has_answered = True
+            self._reply(answer)
+
+    def _reply(self, frame: bytes) -> None:
+        """Write a small frame; those that a peer does not read add up."""
+        self.write(frame)
+        if not self.is_writable:
+            self._owed += len(frame)
 
     def _control(self, frame: _core.Frame) -> None:
         if frame.kind == Kind.FETCH:
@@ -135,7 +193,7 @@ class ShardStream(StreamProtocol):
             self._fetches.append((frame.seq, frame.version))
             self._send_more()
         elif frame.kind == Kind.PING:
-            self.write(frames.simple(Kind.PONG, seq=frame.seq))
+            self._reply(frames.simple(Kind.PONG, seq=frame.seq))
         elif frame.kind == Kind.BYE:
             self.close()
         elif frame.kind != Kind.PONG:
@@ -149,6 +207,7 @@ class ShardStream(StreamProtocol):
     def resume_writing(self) -> None:
         """The peer reads again."""
         super().resume_writing()
+        self._owed = 0
         if not self._reading:
             self._reading = True
             self.resume_reading()
@@ -171,7 +230,7 @@ class ShardStream(StreamProtocol):
             self.write_many(buffers)
         if self._sending is not None or self._fetches:
             # Through the loop, so that pushes of others are not kept waiting.
-            self._scheduled = asyncio.get_running_loop().call_soon(self._again)
+            self._scheduled = self._loop.call_soon(self._again)
 
     def _again(self) -> None:
         self._scheduled = None
@@ -179,8 +238,11 @@ class ShardStream(StreamProtocol):
 
     def lost(self, error: BaseException | None) -> None:
         """Hand the counts to the shard."""
-        if self._scheduled is not None:
-            self._scheduled.cancel()
+        for timer in (self._scheduled, self._report):
+            if timer is not None:
+                timer.cancel()
+        if self._watch is not None:
+            self._watch.stop()
         self._fetches.clear()
         self._sending = None
         self._talk.close()
@@ -196,7 +258,7 @@ class _Fetch:
     """The answer to one FETCH, batch by batch.
 
     Each fragment is sent as it is when its turn comes: the freshest there is, and a slow reader
-    pins one batch, never a whole copy.
+    keeps one fragment, never a whole copy.
     """
 
     def __init__(self, shard: Shard, request: int, since: int) -> None:
@@ -206,6 +268,9 @@ class _Fetch:
         self._cursor = 0
         self._frames = 0
         self._ended = False
+        self._size = limits.FRAGMENT_SIZE
+        self._clock = asyncio.get_running_loop().time
+        self._asked_at = self._clock()
 
     def next_buffers(self) -> list[Any] | None:
         """The next buffers to write, or None when the answer is complete."""
@@ -214,13 +279,21 @@ class _Fetch:
         buffers: list[Any] = []
         if self._cursor < self._store.fragments:
             buffers, self._cursor, count = self._store.parameter_frames(
-                self._since, self._cursor, limits.WRITE_BATCH_SIZE
+                self._since, self._cursor, self._batch_size()
             )
             self._frames += count
         if self._cursor >= self._store.fragments:
             self._ended = True
             buffers.append(frames.fetched(request=self._request, lsn=self._lsn, count=self._frames))
         return buffers
+
+    def _batch_size(self) -> int:
+        """Twice as much each time, but one fragment where the last batch took long."""
+        size, now = self._size, self._clock()
+        is_slow = now - self._asked_at > limits.READER_BATCH_S
+        self._asked_at = now
+        self._size = min(limits.FRAGMENT_SIZE if is_slow else 2 * size, limits.WRITE_BATCH_SIZE)
+        return limits.FRAGMENT_SIZE if is_slow else size
 
 
 def fetch_batches(shard: Shard, request: int, since: int) -> _Fetch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,10 +137,6 @@ class ReplicasWithinWindows(Check):
                     )
 
 
-SMALL_FRAMES_SIZE: Final = 4 * limits.KIB
-"""Acknowledgements, pings and words between two looks at whether there is room."""
-
-
 @final
 class BuffersWithinBounds(Check):
     """A stream whose peer does not read stops producing."""
@@ -151,7 +147,7 @@ class BuffersWithinBounds(Check):
         """Look at each stream's write buffer."""
         fragment = max((s.assigned.fragment_len * 4 + 64 for s in self.shards()), default=0)
         batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_RECORDS * fragment)
-        most = limits.WRITE_HIGH_WATER + batch + SMALL_FRAMES_SIZE
+        most = limits.WRITE_HIGH_WATER + batch + limits.ANSWERS_SIZE_MAX
         for actor in self.world.processes.alive:
             for transport in actor.transports:
                 size = transport.get_write_buffer_size()

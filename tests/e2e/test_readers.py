@@ -1,0 +1,161 @@
+"""Readers that are slow, stuck or gone: they hold nobody up, and nothing of them stays."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pydownpour as dp
+from pydownpour import limits
+from pydownpour.layout import partition
+from pydownpour.net.access import Access, Bind
+from pydownpour.net.server import Server
+from pydownpour.optimizers import SGD
+from pydownpour.policy.downpour import Downpour
+from pydownpour.shard.service import ShardService
+from pydownpour.shard.state import Shard
+from pydownpour.wire import messages
+from pydownpour.wire.messages import ShardAssigned
+from tests.e2e.stage import Stage, ones
+
+LENGTH = 1 << 20
+"""16 fragments, 4 MiB: more than sockets hold."""
+PATIENCE_S = 20.0
+"""Only a fault takes so long."""
+
+
+def loaded_service() -> ShardService:
+    cut = partition(LENGTH, 1)
+    service = ShardService(Access())
+    service._shard = Shard(
+        ShardAssigned(
+            index=0,
+            shards=1,
+            epoch=1,
+            start=0,
+            len=LENGTH,
+            stripe_len=cut.stripe_len,
+            fragment_len=cut.fragment_len,
+            fingerprint="",
+            optimizer=SGD(lr=1.0).parts(),
+            policy=Downpour().to_wire(),
+            heartbeat_s=1.0,
+            job="test",
+        )
+    )
+    return service
+
+
+@pytest.fixture
+async def serving() -> AsyncIterator[tuple[Server, Shard]]:
+    """A shard's routes, without the rest of a job."""
+    service = loaded_service()
+    async with Server(service.routes(), bind=Bind(), access=Access(), name="shard") as server:
+        assert service.shard is not None
+        yield server, service.shard
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What stays in a cycle stays for good."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def stuck_reader(url: str) -> socket.socket:
+    """Asks for everything over GET, and takes no more than the first bytes."""
+    loop = asyncio.get_running_loop()
+    host, port = url.removeprefix("http://").split(":")
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await loop.sock_connect(sock, (host, int(port)))
+    request = f"GET /v1/fetch?since=0 HTTP/1.1\r\nHost: {host}:{port}\r\n{messages.HEADER_EPOCH}: 1\r\n\r\n"
+    await loop.sock_sendall(sock, request.encode())
+    assert (await loop.sock_recv(sock, 15)) == b"HTTP/1.1 200 OK"
+    return sock
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+async def until_nothing_is_kept(shard: Shard) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while shard.store.kept:
+            await asyncio.sleep(0.01)
+
+
+def push_everywhere(shard: Shard) -> None:
+    gradient = np.full(shard.assigned.fragment_len, -1.0, np.float32)
+    for fragment in range(shard.store.fragments):
+        shard.store.apply(fragment, gradient, 1)
+
+
+async def test_readers_that_are_reset_leave_nothing_behind(
+    serving: tuple[Server, Shard], no_collector: None
+) -> None:
+    server, shard = serving
+    for _ in range(3):
+        readers = [await stuck_reader(server.url) for _ in range(8)]
+        push_everywhere(shard)
+        for reader in readers:
+            reset(reader)
+    await until_nothing_is_kept(shard)
+    push_everywhere(shard)
+    assert shard.store.memory()["pinned"] == 0
+
+
+async def test_a_reader_that_takes_nothing_for_long_loses_its_connection(
+    serving: tuple[Server, Shard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READER_WINDOW_S", 0.2)
+    server, shard = serving
+    loop = asyncio.get_running_loop()
+    reader = await stuck_reader(server.url)
+    async with asyncio.timeout(PATIENCE_S):
+        while reader.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != errno.ECONNRESET:
+            assert await loop.sock_recv(reader, 1)  # a byte now and then is not enough
+            await asyncio.sleep(0.02)
+    reader.close()
+    await until_nothing_is_kept(shard)
+
+
+async def test_many_stuck_readers_do_not_hold_a_replica_up(tmp_path: Path) -> None:
+    job = dp.Job(
+        parameters={"w": np.zeros(LENGTH, np.float32)},
+        optimizer=SGD(lr=1.0),
+        policy=Downpour(fetch_every=10, local_rate=0.0),
+        data=dp.Work(30, unit=10),
+    )
+    readers: list[socket.socket] = []
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        (link,) = replica._trainer.session.links
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                if len(readers) < 20:
+                    readers.append(await stuck_reader(link.entry.url))
+                await replica.step(ones(job, -1.0))
+        await replica.flush()
+        for reader in readers:
+            reset(reader)
+
+    async with Stage(job, tmp_path / "run", shards=1) as stage:
+        await stage.replica()
+    np.testing.assert_array_equal(stage.parameters()["w"], 30.0)
+    assert len(readers) == 20
+    pushes, (replica,) = stage.report["pushes"], stage.report["replicas"]
+    assert (pushes["acked"], pushes["refused"], replica["reconnects"]) == (30, 0, 0)
