@@ -22,6 +22,7 @@
     ├── Fenced                                    a newer incarnation of this replica lives
     ├── NotReady                                  the peer is up, but waits for somebody
     ├── LimitExceeded                             a named limit of limits.py was hit; back off
+    ├── TooLarge                                  something on the way refuses so large a body
     ├── JobFailed                                 the job ended without finishing, and why
     ├── SimulationStuck                           everybody in a simulation waits for somebody
     ├── BudgetSpent                               a simulation used up its events or its time
@@ -150,6 +151,10 @@ class LimitExceeded(DownpourError):
     """A named limit was reached and nothing was changed; wait and try again, or raise it."""
 
     retryable = True
+
+
+class TooLarge(DownpourError):
+    """Something between us and a peer refuses a body of this size. Raise its limit on bodies."""
 
 
 class JobFailed(DownpourError):

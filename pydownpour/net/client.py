@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar, final
@@ -24,6 +25,7 @@ from pydownpour.errors import (
 )
 from pydownpour.net import parser, sockets
 from pydownpour.net.access import Access, is_loopback
+from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message
@@ -34,6 +36,9 @@ M = TypeVar("M", bound=Message)
 @final
 class Client:
     """Talks to one base URL; an async context manager.
+
+    Its time limits watch bytes: a request is given up when for ``timeout_s`` nothing of it, or of
+    its answer, has moved, however long all of it takes.
 
     Redirects are never followed (a token would travel with them), answers are never unpacked.
     ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are obeyed, but never for loopback.
@@ -68,7 +73,7 @@ class Client:
             parser.check()
             tls = self._access.tls.client_context() if self._access.tls else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(socket_factory=sockets.client_socket, ssl=tls),
+                connector=_Connector(socket_factory=sockets.client_socket, ssl=tls),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers=self._access.headers(),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -125,18 +130,22 @@ class Client:
             headers: Beside the usual ones.
             size_max: Bytes of the answer.
             size: Bytes of all buffers; None counts them, all at once.
-            timeout_s: Until the answer is complete.
+            timeout_s: Seconds in which nothing moves.
         """
         if size is None:
             buffers = [*buffers]
             size = sum(memoryview(b).nbytes for b in buffers)
 
+        progress = _Progress()
+
         async def body() -> AsyncIterator[Any]:
             for buffer in buffers:
-                yield memoryview(buffer).cast("B")
+                view = memoryview(buffer).cast("B")
+                progress.written += len(view)
+                yield view
 
         sent = {**headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        return await self._ask("POST", path, body(), sent, size_max, timeout_s)
+        return await self._ask("POST", path, body(), sent, size_max, timeout_s, progress)
 
     async def chunks(
         self, path: str, headers: Mapping[str, str], *, timeout_s: float = limits.REQUEST_TIMEOUT_S
@@ -200,15 +209,20 @@ class Client:
         headers: Mapping[str, str],
         size_max: int,
         timeout_s: float,
+        progress: _Progress | None = None,
     ) -> bytes:
+        if progress is None:
+            progress = _Progress(written=len(body or b""))
         with self._errors(timeout_s):
-            async with asyncio.timeout(timeout_s):
+            async with progress.expected(timeout_s):
                 async with self._open().request(
                     method, self.url + path, data=body, headers=headers, allow_redirects=False
                 ) as response:
+                    progress.received += 1  # its head has come
                     chunks, size = [], 0
                     async for chunk in response.content.iter_any():
                         size += len(chunk)
+                        progress.received += len(chunk)
                         if size > size_max:
                             raise RemoteProtocolError(
                                 f"{self.url}{path} answered more than {size_max} bytes"
@@ -253,6 +267,52 @@ class Client:
             raise PeerLost(
                 f"connection to {self.url} broke: {error or type(error).__name__}", peer=self.url
             ) from error
+
+
+class _Progress:
+    """How far a request and its answer have come."""
+
+    def __init__(self, written: int = 0) -> None:
+        self.written = written
+        """Bytes of the body given to the transport."""
+        self.received = 0
+        self.transport: asyncio.WriteTransport | None = None
+
+    def moved(self) -> int:
+        """Bytes that left this machine or reached it."""
+        unsent = sockets.unsent(self.transport) if self.transport is not None else 0
+        return self.written - unsent + self.received
+
+    @contextlib.asynccontextmanager
+    async def expected(self, timeout_s: float) -> AsyncIterator[None]:
+        """Raises TimeoutError when for so long nothing has moved."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as deadline:
+            watch = Watch(Pace(timeout_s), self.moved, lambda: deadline.reschedule(loop.time()))
+            token = _PROGRESS.set(self)
+            try:
+                yield
+            finally:
+                _PROGRESS.reset(token)
+                watch.stop()
+
+
+_PROGRESS: contextvars.ContextVar[_Progress | None] = contextvars.ContextVar(
+    "progress", default=None
+)
+"""Of the request that the running task makes."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells a request's progress which connection carries it; aiohttp tells only the answer's."""
+
+    async def connect(self, *args: Any, **kwargs: Any) -> Any:
+        """A connection, pooled or new."""
+        connection = await super().connect(*args, **kwargs)
+        progress = _PROGRESS.get()
+        if progress is not None:
+            progress.transport = connection.transport
+        return connection
 
 
 def has_proxy(url: str) -> bool:

@@ -6,6 +6,8 @@ open record again under its old number, and the shard tells the duplicates from 
 
     queue -> announce a run of records -> write them batch by batch -> settle -> next
 
+A shard that has no room just now turns records down; they are sent again a little later.
+
 At most ``RECORDS_IN_FLIGHT_MAX`` records are announced beyond the first open one, well inside the
 shard's dedupe window.
 """
@@ -32,6 +34,8 @@ from pydownpour.errors import (
 )
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat
 from pydownpour.net.client import Client
+from pydownpour.net.pace import Pace, Watch
+from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 from pydownpour.replica.pushes import Part, Push
 from pydownpour.replica.roads import PostRoad, Road, StreamRoad
 from pydownpour.wire import frames
@@ -40,12 +44,8 @@ from pydownpour.wire.messages import ShardEntry
 
 log = logging.getLogger(__name__)
 
-RUN_RECORDS_MAX: Final = 128
-"""Records announced at once: 32 MiB of float32, and a POST body within its limit."""
 RECORDS_IN_FLIGHT_MAX: Final = 768
-LOOKS: Final = 8
-"""How often in ``limits.ACK_TIMEOUT_S`` a connection is looked at: it is given up that exactly."""
-assert RUN_RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
+assert RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
 
 
 @final
@@ -99,9 +99,17 @@ class Link:
         self._fetches = 0
         self._fetched: asyncio.Future[None] | None = None
         self._on_settled, self._rng = on_settled, rng
-        self._answers = 0
-        self._watchdog: asyncio.TimerHandle | None = None
+        longest = min(fragment_len, entry.len) * self.item_size
+        self.pieces = Pieces(limits.HEADER_SIZE + longest)
+        """What a POST carries; outlives connections."""
+        self._held = ""
+        """What the shard said when it turned records down for now, until it takes some."""
+        self._held_until = 0.0
+        self._hold_s = limits.BACKOFF_MIN_S
         self._failures = 0
+        """Connections that broke since something was settled or fetched."""
+        self._failing_since = 0.0
+        self._delay_s = limits.BACKOFF_MIN_S
         self._road: Road | None = None
 
     # -- what the session asks -----------------------------------------------------------------
@@ -135,7 +143,8 @@ class Link:
 
     def describe(self) -> str:
         """Who this is, for messages about waiting."""
-        state = "" if self.connected else " (not connected)"
+        state = f" ({self._held})" if self._held else ""
+        state = state if self.connected else " (not connected)"
         return f"shard {self.entry.index} at {self.entry.url}{state}"
 
     # -- its life --------------------------------------------------------------------------------
@@ -148,7 +157,7 @@ class Link:
             Fenced, AuthError, ConfigError, ...: the shard refuses us for good.
         """
         loop = asyncio.get_running_loop()
-        delay_s, alive_at = limits.BACKOFF_MIN_S, loop.time()
+        alive_at = loop.time()
         while True:
             try:
                 async with self._open_road() as road:
@@ -163,22 +172,29 @@ class Link:
                     raise
                 log.info("link to %s: %s", self.describe(), error)
                 reason = str(error)
+            now = loop.time()
             if self.connected:
-                self.connected, alive_at = False, loop.time()
-                delay_s = limits.BACKOFF_MIN_S
+                self.connected, alive_at = False, now
                 self.reconnects += 1
+                self._failing_since = self._failing_since if self._failures else now
                 self._failures += 1
-            if self._failures > limits.RECONNECTS_MAX:
+            failing_s = now - self._failing_since
+            if self._failures > limits.RECONNECTS_MAX and failing_s > limits.JOIN_PATIENCE_S:
                 raise JobFailed(
-                    f"{self.describe()}: {self._failures} connections in a row brought no answer; "
-                    f"the last one: {reason}"
+                    f"{self.describe()}: {self._failures} connections in a row, in {failing_s:.0f} "
+                    f"s, settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last one: {reason}"
                 )
-            if loop.time() - alive_at > limits.JOIN_PATIENCE_S:
+            if now - alive_at > limits.JOIN_PATIENCE_S:
                 raise JobFailed(
                     f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: {reason}"
                 )
-            await asyncio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
-            delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+            await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.0))
+            self._delay_s = min(self._delay_s * 2, limits.BACKOFF_MAX_S)
+
+    def _got_somewhere(self) -> None:
+        """Something was settled or fetched: what broke before is forgotten."""
+        self._failures = 0
+        self._delay_s = limits.BACKOFF_MIN_S
 
     def _open_road(self) -> Road:
         for part in self.queue:
@@ -188,7 +204,7 @@ class Link:
 
     async def _serve(self, road: Road) -> None:
         """Send what there is to send; raises when the connection is gone."""
-        self._watch(road, (), 0.0)
+        watch = self._watch(road)
         try:
             while True:
                 road.check()
@@ -197,57 +213,44 @@ class Link:
                     self.fetch_sent = True
                     await road.fetch(self.fetch_wanted, self.lsn_known)
                     continue
-                run = self._next_run()
+                run = self._next_run(road.records_max)
                 if run is None:
                     await self._wake.wait()
                     continue
                 part, first, count = run
-                part.sent = first + count
+                part.send(first, count)
                 await road.push(part, first, count)
         finally:
-            if self._watchdog is not None:
-                self._watchdog.cancel()
+            watch.stop()
 
-    def _moved(self, road: Road) -> tuple[int, ...]:
-        """Something that changes whenever the connection gets anywhere, or has nothing to do."""
-        busy = bool(self.queue) or self.fetch_wanted is not None
-        return (*road.traffic(), self._answers) if busy else ()
+    def _watch(self, road: Road) -> Watch:
+        """Give the connection up if answers are due and for too long not a byte has moved."""
 
-    def _watch(self, road: Road, before: tuple[int, ...], since: float) -> None:
-        """Give a connection up if answers are due and for too long not a byte has moved.
+        def moved() -> int | None:
+            is_busy = bool(self.queue) or self.fetch_wanted is not None
+            return road.moved() if is_busy else None
 
-        Args:
-            road: The connection.
-            before: What :meth:`_moved` said at the last look.
-            since: When that was first so.
-        """
-        loop = asyncio.get_running_loop()
-        now = self._moved(road)
-        if not now or now != before:
-            since = loop.time()
-        elif loop.time() - since >= limits.ACK_TIMEOUT_S:
-            road.abort(
-                PeerLost(
-                    f"{self.describe()} has {self.open_records} records open and was silent for "
-                    f"{limits.ACK_TIMEOUT_S:g} s (ACK_TIMEOUT_S); connecting again",
-                    peer=self.entry.url,
-                )
+        def give_up() -> None:
+            words = (
+                f"{self.describe()} has {self.open_records} records open and for "
+                f"{limits.ACK_TIMEOUT_S:g} s no byte has moved (ACK_TIMEOUT_S); connecting again"
             )
-            return
-        self._watchdog = loop.call_later(
-            limits.ACK_TIMEOUT_S / LOOKS, self._watch, road, now, since
-        )
+            road.abort(PeerLost(words, peer=self.entry.url))
 
-    def _next_run(self) -> tuple[Part, int, int] | None:
+        return Watch(Pace(limits.ACK_TIMEOUT_S), moved, give_up)
+
+    def _next_run(self, records_max: int) -> tuple[Part, int, int] | None:
         """The next records to announce: (part, first index, count), or None."""
-        if not self.queue:
+        if not self.queue or asyncio.get_running_loop().time() < self._held_until:
             return None
         floor = self.queue[0].first_seq + self.queue[0].first_open
         for part in self.queue:
-            if part.sent < part.count:
-                room = floor + RECORDS_IN_FLIGHT_MAX - (part.first_seq + part.sent)
-                count = min(part.count - part.sent, RUN_RECORDS_MAX, room)
-                return (part, part.sent, count) if count > 0 else None
+            run = part.next_run()
+            if run is not None:
+                first, count = run
+                room = floor + RECORDS_IN_FLIGHT_MAX - (part.first_seq + first)
+                count = min(count, records_max, room)
+                return (part, first, count) if count > 0 else None
         return None
 
     # -- what the shard answers ------------------------------------------------------------------
@@ -258,9 +261,6 @@ class Link:
 
     def on_frame(self, frame: _core.Frame) -> None:
         """One frame from the shard that is not parameters."""
-        self._answers += 1
-        if frame.kind in (Kind.ACK, Kind.FETCHED):
-            self._failures = 0
         if frame.kind == Kind.ACK:
             self.duplicates += frame.count - frame.fragment
             self._settle(frame.seq, frame.count, staleness=frame.aux)
@@ -277,6 +277,7 @@ class Link:
 
     def fetch_done(self, lsn: int) -> None:
         """The fetch in progress is complete."""
+        self._got_somewhere()
         self.lsn_known = lsn
         self.fetch_wanted = None
         fetched, self._fetched = self._fetched, None
@@ -287,13 +288,31 @@ class Link:
         words = frame.payload.decode("utf-8", "replace")
         if frame.aux in (Code.FENCED, Code.UNKNOWN):
             raise frames.refusal_error(Code(frame.aux), words)
-        if frame.aux in (Code.WINDOW, Code.FULL):
-            # Not now: the records stay open and are announced again a little later.
-            raise PeerLost(f"{self.describe()}: {words}", peer=self.entry.url)
+        if frame.aux in frames.NOT_NOW:
+            self._hold(frame.seq, frame.count, words)
+            return
         log.warning("%s refused a push: %s", self.describe(), words)
         self._settle(frame.seq, frame.count, refused=words)
 
+    def _hold(self, seq: int, count: int, words: str) -> None:
+        """The shard has no room for these records now: they are sent again a little later."""
+        for part in self.queue:
+            part.take_back(seq, count)
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._held_until:
+            return  # said together with others
+        if not self._held:
+            log.warning("%s: %s; trying again", self.describe(), words)
+        self._held = words
+        delay_s = self._hold_s * self._rng.uniform(0.5, 1.0)
+        self._held_until = loop.time() + delay_s
+        self._hold_s = min(self._hold_s * 2, limits.BACKOFF_MAX_S)
+        loop.call_later(delay_s, self.wake)
+
     def _settle(self, seq: int, count: int, *, staleness: int = 0, refused: str = "") -> None:
+        if count:
+            self._got_somewhere()
+            self._held, self._hold_s = "", limits.BACKOFF_MIN_S
         for part in list(self.queue):
             fresh = part.settle(seq, count)
             if not fresh:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,11 @@ class Push:
     reason: str = ""
 
 
+TO_SEND: Final = 0
+ON_ITS_WAY: Final = 1
+SETTLED: Final = 2
+
+
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Encoded:
@@ -86,42 +91,64 @@ def encode(values: Flat, wire_dtype: str) -> Encoded:
 class Part:
     """The records of a push at one shard: seqs first_seq .. first_seq + count - 1."""
 
-    __slots__ = ("_done", "count", "data", "first_seq", "open", "push", "sent")
+    __slots__ = ("_state", "count", "data", "first_seq", "open", "push")
 
     def __init__(self, push: Push, first_seq: int, count: int, data: memoryview) -> None:
         self.push, self.first_seq, self.count = push, first_seq, count
         self.data = data
         """This shard's slice of the gradient as bytes of the wire's dtype."""
-        self.sent = 0
-        """Records handed to the current connection."""
         self.open = count
         """Records without a definite answer."""
-        self._done = bytearray(count)
+        self._state = bytearray(count)
+        """What each record is: TO_SEND, ON_ITS_WAY or SETTLED."""
+
+    def next_run(self) -> tuple[int, int] | None:
+        """(first index, count) of the first records in a row to send; None if there are none."""
+        first = self._state.find(TO_SEND)
+        if first < 0:
+            return None
+        rest = self._state[first:]
+        return first, len(rest) - len(rest.lstrip(b"\0"))
+
+    def send(self, first: int, count: int) -> None:
+        """Records first .. first + count - 1 are on their way."""
+        self._state[first : first + count] = bytes([ON_ITS_WAY]) * count
 
     def settle(self, seq: int, count: int) -> int:
         """Mark records as answered; returns how many were open (a resend answers twice)."""
-        first = max(seq - self.first_seq, 0)
-        stop = min(seq + count - self.first_seq, self.count)
-        if stop <= first:
-            return 0
-        fresh = self._done.count(0, first, stop)
-        self._done[first:stop] = b"\1" * (stop - first)
+        first, stop = self._indices(seq, count)
+        fresh = stop - first - self._state.count(SETTLED, first, stop)
+        self._state[first:stop] = bytes([SETTLED]) * (stop - first)
         self.open -= fresh
         return fresh
 
+    def take_back(self, seq: int, count: int) -> None:
+        """Records that were turned down for now are to be sent again."""
+        first, stop = self._indices(seq, count)
+        self._state[first:stop] = self._state[first:stop].replace(b"\1", b"\0")
+
+    def rewind(self) -> None:
+        """A new connection: whatever has no answer is to be sent again."""
+        self.take_back(self.first_seq, self.count)
+
     def is_settled(self, index: int) -> bool:
         """Whether record ``index`` has its definite answer."""
-        return self._done[index] != 0
+        return self._state[index] == SETTLED
 
     @property
     def first_open(self) -> int:
         """Index of the first record without an answer; count if there is none."""
-        found = self._done.find(0)
-        return self.count if found < 0 else found
+        return self.count - len(self._state.lstrip(b"\2"))
 
-    def rewind(self) -> None:
-        """A new connection: send again from the first open record."""
-        self.sent = self.first_open
+    @property
+    def sent(self) -> int:
+        """Index behind the last record that was ever sent on this connection, or settled."""
+        return len(self._state.rstrip(b"\0"))
+
+    def _indices(self, seq: int, count: int) -> tuple[int, int]:
+        """The part of a run that is ours, as (first index, stop)."""
+        first = min(max(seq - self.first_seq, 0), self.count)
+        return first, max(first, min(seq + count - self.first_seq, self.count))
 
     def notice(self, first_incomplete: int) -> PushNotice:
         """What the announcement of (the rest of) this push says."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import abc
 import asyncio
 import itertools
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
 from pydownpour import _core, limits
-from pydownpour.errors import DownpourError, PeerLost
+from pydownpour.errors import ConfigError, DownpourError, PeerLost, TooLarge, TransportError
 from pydownpour.layout import raw
+from pydownpour.replica.pieces import RECORDS_MAX
 from pydownpour.replica.pushes import Part
 from pydownpour.replica.reader import receive
 from pydownpour.replica.stream import ReplicaStream
@@ -22,6 +24,8 @@ from pydownpour.wire import frames
 
 if TYPE_CHECKING:
     from pydownpour.replica.link import Link
+
+log = logging.getLogger(__name__)
 
 BATCH_RECORDS = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
 """Records whose headers are made together, just before their bytes are written: 1 MiB."""
@@ -53,6 +57,15 @@ class Road(abc.ABC):
         """Bytes (sent, received) not yet booked on the link."""
         return 0, 0
 
+    def moved(self) -> int | None:
+        """Bytes that left this machine or reached it; None where that is watched elsewhere."""
+        return None
+
+    @property
+    def records_max(self) -> int:
+        """Records to announce at once."""
+        return RECORDS_MAX
+
     @abc.abstractmethod
     def abort(self, error: PeerLost) -> None:
         """Give the connection up; whoever uses it sees the error."""
@@ -73,7 +86,7 @@ class Road(abc.ABC):
             incarnation=link.incarnation,
             seq=part.first_seq + first,
             count=count,
-            continues=first + count < part.count,
+            continues=part.next_run() is not None,
             notice=part.notice(head.first_seq + head.first_open),
         )
 
@@ -137,6 +150,11 @@ class StreamRoad(Road):
         """Bytes of the open connection."""
         return self._stream.bytes_sent, self._stream.bytes_received
 
+    def moved(self) -> int | None:
+        """What has left and what has come."""
+        stream = self._stream
+        return stream.bytes_sent - stream.unsent + stream.bytes_received
+
     def check(self) -> None:
         """Raise the reason the stream ended, if it has."""
         if self._stream.is_open:
@@ -186,23 +204,62 @@ class PostRoad(Road):
     def abort(self, error: PeerLost) -> None:
         """Nothing to drop: every request has a time limit of its own."""
 
+    @property
+    def records_max(self) -> int:
+        """What moves in a fair time."""
+        return self._link.pieces.count
+
     async def push(self, part: Part, first: int, count: int) -> None:
         """One request; its answer settles the records."""
         link = self._link
         ahead = self._announcement(part, first, count)
         size = len(ahead) + self._size(part, first, count)
-        body = await link.client.exchange(
-            "/v1/push",
-            itertools.chain([ahead], self._in_batches(part, first, count)),
-            link.headers,
-            size=size,
-            size_max=limits.POST_FRAMES_SIZE_MAX,
-        )
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        # Whoever stands between may have taken all of it, and pass it on as slowly as a link may
+        # be: the answer to one record is waited for as long as that takes.
+        behind_s = min(size, limits.PAYLOAD_SIZE_MAX) / limits.LINK_RATE_MIN
+        try:
+            body = await link.client.exchange(
+                "/v1/push",
+                itertools.chain([ahead], self._in_batches(part, first, count)),
+                link.headers,
+                size=size,
+                size_max=limits.POST_FRAMES_SIZE_MAX,
+                timeout_s=limits.ACK_TIMEOUT_S + behind_s,
+            )
+        except TooLarge as error:
+            self._too_large(part, first, count, size, error)
+            return
+        except TransportError as error:
+            link.connected = link.connected or isinstance(error, PeerLost)
+            link.pieces.broke()
+            raise
         link.connected = True
+        link.pieces.sent(count, clock() - began)
         link.bytes_sent += size
         link.bytes_received += len(body)
         for frame in _core.scan_frames(body):
             link.on_frame(frame)
+
+    def _too_large(self, part: Part, first: int, count: int, size: int, error: TooLarge) -> None:
+        """Smaller pieces from now on.
+
+        Raises:
+            ConfigError: one record is too much.
+        """
+        link = self._link
+        if not link.pieces.refused(count):
+            raise ConfigError(
+                f"{error}. A body of {size} bytes is one fragment of a push, and there is nothing "
+                "smaller to send: raise the limit on bodies there (nginx: client_max_body_size), "
+                "or let it pass Upgrade on"
+            ) from error
+        log.warning(
+            "%s; a body of %d bytes was too large, sending at most %d records in one from now on",
+            error, size, link.pieces.count,
+        )  # fmt: skip
+        part.take_back(part.first_seq + first, count)
 
     def _size(self, part: Part, first: int, count: int) -> int:
         """Bytes of some records' frames."""

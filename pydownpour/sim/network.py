@@ -3,9 +3,9 @@
 A connection is two one-way streams. Bytes take the path's latency, drawn per message, plus the
 time both hosts' links need to carry them, one after the other; streams stay in order. A link is
 shared: what takes it long is carried in pieces, and those of other connections come between. What
-TCP hides is not modelled (loss, duplication and reordering of packets); what it shows is: slowness, connections
-that stall while a path is cut, resets, peers that are gone without a word. A reset takes the same
-path as bytes do, but does not wait for those before it.
+TCP hides is not modelled (loss, duplication and reordering of packets); what it shows is: slowness,
+connections that stall while a path is cut, resets, peers that are gone without a word. A reset
+takes the same path as bytes do, but does not wait for those before it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ and checksums are the core's; here are the names of the numbers and one construc
     FRAGMENT    replica  one record: fragment, seq, version = base version, dtype, payload
     ACK         shard    records seq..seq+count-1 settled; version = LSN, aux = largest staleness,
                          fragment = how many were applied (the rest were duplicates),
-                         flags bit 0 = the run is complete
-    REFUSE      shard    records seq..seq+count-1 refused: aux = Code, payload = why, in words
+                         flags bit 0 = the run is complete; count 0 says that bytes arrive
+    REFUSE      shard    records seq..seq+count-1 refused: aux = Code, payload = why, in words;
+                         those of NOT_NOW may be sent again
     FETCH       replica  seq = request number, version = LSN the replica already has
     PARAMETERS  shard    one fragment: version = its version, seq = its LSN, payload f32
     FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start
@@ -69,6 +70,10 @@ class Code(enum.IntEnum):
     WINDOW = _core.CODE_WINDOW
     FULL = _core.CODE_STORE_FULL
     POLICY = _core.CODE_POLICY
+
+
+NOT_NOW: Final = (Code.WINDOW, Code.FULL)
+"""Codes of records that are not refused for good: they may be sent again a little later."""
 
 
 @final

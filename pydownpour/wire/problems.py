@@ -51,6 +51,10 @@ def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
                 return kind(known.message, peer=peer)
         return errors.RemoteProtocolError(f"{peer}: {known.message}", peer=peer)
     text = body[:200].decode("utf-8", "replace").strip()
+    if status == 413:
+        return errors.TooLarge(
+            f"something before {peer} refuses bodies of this size (HTTP 413: {text!r})", peer=peer
+        )
     return errors.RemoteProtocolError(
         f"{peer} answered HTTP {status}, not as a pydownpour peer would: {text!r}; "
         "is the URL right?",

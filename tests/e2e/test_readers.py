@@ -80,8 +80,8 @@ async def stuck_reader(url: str) -> socket.socket:
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await loop.sock_connect(sock, (host, int(port)))
-    request = f"GET /v1/fetch?since=0 HTTP/1.1\r\nHost: {host}:{port}\r\n{messages.HEADER_EPOCH}: 1\r\n\r\n"
-    await loop.sock_sendall(sock, request.encode())
+    head = f"Host: {host}:{port}\r\n{messages.HEADER_EPOCH}: 1\r\n\r\n"
+    await loop.sock_sendall(sock, f"GET /v1/fetch?since=0 HTTP/1.1\r\n{head}".encode())
     assert (await loop.sock_recv(sock, 15)) == b"HTTP/1.1 200 OK"
     return sock
 

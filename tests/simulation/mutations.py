@@ -116,10 +116,10 @@ def no_record_window(patch: Patch) -> None:
     patch.setattr(link_module, "RECORDS_IN_FLIGHT_MAX", 4)
     patch.setattr("pydownpour.sim.checks_roles.RECORDS_IN_FLIGHT_MAX", 4)
 
-    def next_run(self: Link) -> tuple[Part, int, int] | None:
+    def next_run(self: Link, records_max: int) -> tuple[Part, int, int] | None:
         for part in self.queue:
-            if part.sent < part.count:
-                return part, part.sent, part.count - part.sent
+            if (run := part.next_run()) is not None:
+                return part, *run
         return None
 
     patch.setattr(Link, "_next_run", next_run)
@@ -224,7 +224,7 @@ def events_are_not_kept(patch: Patch) -> None:
 
 
 def silent_connections_are_kept(patch: Patch) -> None:
-    patch.setattr(Link, "_watch", lambda self, road, before, since: None)
+    patch.setattr(Link, "_watch", lambda self, road: SimpleNamespace(stop=lambda: None))
 
 
 MUTATIONS: Final = (

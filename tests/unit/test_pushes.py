@@ -1,4 +1,6 @@
-"""Which records of a push are settled, under any order of answers."""
+"""Which records of a push are to be sent, and which are settled, under any order of answers."""
+
+from collections.abc import Iterator
 
 import numpy as np
 from hypothesis import given
@@ -12,9 +14,16 @@ def make_part(count: int, first_seq: int = 11) -> Part:
     return Part(push, first_seq, count, memoryview(b""))
 
 
+def runs(part: Part) -> Iterator[tuple[int, int]]:
+    """Send everything there is to send."""
+    while (run := part.next_run()) is not None:
+        part.send(*run)
+        yield run
+
+
 @given(
     count=st.integers(1, 40),
-    answers=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 20)), max_size=12),
+    answers=st.lists(st.tuples(st.integers(1, 70), st.integers(0, 20)), max_size=12),
 )
 def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) -> None:
     part, model = make_part(count), set(range(11, 11 + count))
@@ -26,11 +35,52 @@ def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) 
         assert part.first_open == (min(model) - 11 if model else count)
 
 
-def test_a_new_connection_sends_again_from_the_first_open_record() -> None:
-    part = make_part(5)
-    part.sent = 5
+@given(
+    count=st.integers(1, 40),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["send", "settle", "again"]), st.integers(0, 45), st.integers(0, 9)
+        ),
+        max_size=20,
+    ),
+)
+def test_what_is_to_be_sent_agrees_with_sets(count: int, steps: list[tuple[str, int, int]]) -> None:
+    part, first = make_part(count), 11
+    to_send, on_way = set(range(count)), set[int]()
+    for what, index, length in steps:
+        some = set(range(index, index + length)) & set(range(count))
+        if what == "settle":
+            part.settle(first + index, length)
+            to_send -= some
+            on_way -= some
+        elif what == "again":
+            part.take_back(first + index, length)
+            to_send |= some & on_way
+            on_way -= some
+        elif (run := part.next_run()) is not None:
+            assert run[0] == min(to_send)
+            assert set(range(run[0], sum(run))) <= to_send
+            assert sum(run) not in to_send
+            part.send(*run)
+            on_way |= set(range(run[0], sum(run)))
+            to_send -= on_way
+        assert (part.next_run() is None) == (not to_send)
+
+
+def test_a_new_connection_sends_again_what_has_no_answer_and_nothing_else() -> None:
+    part = make_part(6)
+    assert list(runs(part)) == [(0, 6)]
     part.settle(11, 2)
     part.settle(14, 1)
+    assert part.sent == 6
     part.rewind()
-    assert part.sent == 2
+    assert list(runs(part)) == [(2, 1), (4, 2)]
     assert part.notice(13).first_incomplete == 13
+
+
+def test_a_record_that_was_turned_down_is_sent_again_and_no_other() -> None:
+    part = make_part(6)
+    part.send(0, 4)
+    part.take_back(12, 2)
+    part.take_back(15, 2)  # not sent yet: nothing changes
+    assert list(runs(part)) == [(1, 2), (4, 2)]

@@ -1,0 +1,98 @@
+"""Links of 10 kB/s, over either road: slow and never lost. Shards without room are waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pydownpour import limits
+from pydownpour.policy import Downpour
+from pydownpour.shard.state import Refused, Shard
+from pydownpour.sim.compute import ComputeModel
+from pydownpour.sim.hosts import LinkModel
+from pydownpour.sim.oracle import Oracle
+from pydownpour.sim.plans import Plan
+from pydownpour.sim.world import Settings, World
+from pydownpour.wire.frames import Code
+from tests.reference import inlet as twin
+from tests.simulation.mutations import use_twin
+
+SLOW = LinkModel(latency_s=0.05, bytes_per_s=float(limits.LINK_RATE_MIN))
+PARAMETERS = 160_000
+"""Two whole fragments of 256 KiB and a part of one: a minute's worth of a slow link."""
+
+
+def slow_world(*, road: str, pushes: int = 2, replicas: int = 1, **settings: Any) -> World:
+    oracle = Oracle(
+        pushes=pushes,
+        unit=1,
+        parameters=PARAMETERS,
+        policy=Downpour(fetch_every=2, local_rate=0.0),
+    )
+    everything: dict[str, Any] = {
+        "seed": 1,
+        "shards": 1,
+        "replicas": replicas,
+        "faults": Plan("slow links", settle_s=900.0),
+        "own_links": (("replica", SLOW),),
+        "compute": ComputeModel(base_s=0.5),
+        "proxied": 1.0 if road == "post" else 0.0,
+        "virtual_s_max": 10_000.0,
+        **settings,
+    }
+    return World(oracle.job, Settings(**everything), oracle=oracle)
+
+
+@pytest.mark.parametrize("road", ["stream", "post"])
+def test_a_link_of_ten_kilobytes_a_second_loses_nothing(road: str) -> None:
+    world = slow_world(road=road).run()
+    assert world.checks.violations == []
+    (replica,) = world.report["replicas"]
+    assert (replica["reconnects"], world.report["pushes"]["duplicate"]) == (0, 0)
+    assert replica["fallback"] == (road == "post")
+    assert world.virtual_s > 3 * PARAMETERS * 4 / limits.LINK_RATE_MIN  # two pushes and a fetch
+
+
+def test_a_push_that_a_shard_has_no_room_for_waits_and_says_for_whom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admit = Shard.admit
+    world = slow_world(road="stream", pushes=20, own_links=())
+    said: set[str] = set()
+
+    def is_full() -> bool:
+        said.update(r._trainer.session.waiting_for() for r in world.replicas.values())
+        return 2.0 <= world.loop.now <= 42.0
+
+    def full(self: Shard, frame: Any) -> float | Refused:
+        return Refused(Code.FULL, "no block free") if is_full() else admit(self, frame)
+
+    monkeypatch.setattr(Shard, "admit", full)
+    assert world.run().checks.violations == []
+    assert world.virtual_s > 42.0
+    pushes, (replica,) = world.report["pushes"], world.report["replicas"]
+    assert (pushes["applied"], pushes["refused"], replica["reconnects"]) == (20, 0, 0)
+    assert any("(no block free)" in words for words in said)
+
+
+def test_a_record_that_a_store_has_no_block_for_waits_and_its_push_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_twin(monkeypatch)
+    settle = twin.Store.settle
+    world = slow_world(road="stream", pushes=12, own_links=())
+    turned_down: list[int] = []
+
+    def sometimes(self: twin.Store, header: Any, scale: float) -> Any:
+        if header.fragment == 1 and len(turned_down) % 3 < 2:
+            turned_down.append(header.seq)
+            return twin.Refusal(header.seq, header.fragment, Code.FULL)
+        turned_down.append(0)
+        return settle(self, header, scale)
+
+    monkeypatch.setattr(twin.Store, "settle", sometimes)
+    assert world.run().checks.violations == []
+    pushes, (replica,) = world.report["pushes"], world.report["replicas"]
+    assert sum(map(bool, turned_down)) >= 12
+    assert (pushes["applied"], pushes["refused"], replica["reconnects"]) == (12, 0, 0)
