@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, config, limits
-from pydownpour.errors import ConfigError
+from pydownpour.errors import ClosedError, ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
 from pydownpour.policy import Downpour, Policy
@@ -161,8 +161,8 @@ class Job:
         wire_dtype: str = "float32",
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
-        self.parameters: dict[str, NDArray[Any]] = arrays_of(parameters)
-        self.layout = Layout.of(self.parameters)
+        self._parameters: dict[str, NDArray[Any]] | None = arrays_of(parameters)
+        self.layout = Layout.of(self._parameters)
         self.optimizer = _checked_optimizer(optimizer)
         self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
@@ -179,6 +179,25 @@ class Job:
         self._train: Callable[..., Any] | None = None
         self._evaluation: Callable[..., Any] | None = None
 
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """The initial values.
+
+        Raises:
+            ClosedError: they were let go (:meth:`forget_parameters`).
+        """
+        if self._parameters is None:
+            raise ClosedError(
+                f"job {self.name!r} no longer has its initial parameters: the coordinator lets "
+                "them go when every shard has its own. job.layout has their names and shapes; "
+                "keep the arrays in a variable of yours if you need them later"
+            )
+        return self._parameters
+
+    def forget_parameters(self) -> None:
+        """Let the initial values go: their memory is free if nobody else has them."""
+        self._parameters = None
+
     def replica(self, function: F) -> F:
         """Decorator: this function trains. It gets a Replica and is returned unchanged.
 
@@ -193,8 +212,9 @@ class Job:
     def evaluate(self, function: F) -> F:
         """Decorator: called with the parameters after each pass and at the end.
 
-        It gets a dict of arrays and returns a number or a dict of numbers ("accuracy" and "loss"
-        are shown first). It runs in the coordinator, beside the training, and is returned
+        It gets a dict of arrays, each in its declared dtype, and returns a number or a dict of
+        numbers ("accuracy" and "loss" are shown first). It runs in the coordinator, beside the
+        training, in a thread (an ``async def`` on a loop of its own there), and is returned
         unchanged.
 
         Raises:

@@ -198,22 +198,6 @@ class Layout:
         """A flat float32 array of ``len`` zeros."""
         return np.zeros(self.len, np.float32)
 
-    def pack(self, arrays: Mapping[str, Any]) -> Flat:
-        """The parameters' arrays end to end as float32 (C order whatever their strides).
-
-        Raises:
-            LayoutMismatch: a name is missing or added, or a shape differs.
-        """
-        flat = self.zeros()
-        self.check_names(arrays)
-        for spec in self.arrays:
-            array = as_array(spec.name, arrays[spec.name])
-            if array.shape != spec.shape:
-                raise self.shape_error(spec, array.shape)
-            supported_dtype(spec.name, array)
-            flat[spec.start : spec.start + spec.len].reshape(spec.shape)[...] = array
-        return flat
-
     def views(self, flat: Flat) -> dict[str, NDArray[np.float32]]:
         """Writable float32 views into ``flat``, one per array, in its shape."""
         return {s.name: flat[s.start : s.start + s.len].reshape(s.shape) for s in self.arrays}

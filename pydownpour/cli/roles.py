@@ -100,6 +100,7 @@ def coordinator(
             ),
             expected_replicas=replicas,
             random=random.Random(),
+            loaded=job.forget_parameters,
         )
 
     channel = adopt()

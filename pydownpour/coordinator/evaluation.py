@@ -1,6 +1,7 @@
 """Evaluations: read the parameters, call the user's function, keep what it returns.
 
-They run beside the training and never hold it up. While one runs, of those that became due only
+They run beside the training and never hold it up: in a thread, an ``async def`` on a loop of its
+own there, so that one that computes stops nobody. While one runs, of those that became due only
 the newest waits: a slow function skips passes rather than falling behind. The last evaluation of a
 job is not one of these; the service calls ``evaluate`` for it on the final parameters.
 """
@@ -8,10 +9,12 @@ job is not one of these; the service calls ``evaluate`` for it on the final para
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import math
+import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, final
 
 from pydownpour import limits
@@ -54,13 +57,16 @@ class Evaluator:
             await self._due.wait()
             self._due.clear()
             async with self._busy:
-                number = self._number()
-                try:
-                    flat = await self._read()
-                except DownpourError as error:
-                    self._failed(number, f"could not read the parameters: {error}")
-                    continue
-                await self._call(flat, number)
+                await self._read_and_call(self._number())
+
+    async def _read_and_call(self, number: int) -> None:
+        """Nothing here outlives the call: no parameters are held while none are looked at."""
+        try:
+            flat = await self._read()
+        except DownpourError as error:
+            self._failed(number, f"could not read the parameters: {error}")
+            return
+        await self._call(flat, number)
 
     async def evaluate(self, flat: Flat) -> None:
         """Evaluate these parameters, once a running evaluation has ended."""
@@ -79,12 +85,10 @@ class Evaluator:
         samples = core.samples_done
         function = core.job.evaluation
         assert function is not None
-        arrays: dict[str, Any] = dict(core.job.layout.views(flat))
         try:
-            if inspect.iscoroutinefunction(function):
-                result = await function(arrays)
-            else:
-                result = await loop.run_in_executor(None, function, arrays)
+            result = await loop.run_in_executor(
+                None, lambda: _result(function, core.job.layout.declared(flat))
+            )
             metrics, dropped = metrics_of(result)
         except (Exception, SystemExit) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -114,6 +118,39 @@ class Evaluator:
         core.progress.evaluation_errors.append(text)
         now = asyncio.get_running_loop().time()
         core.note_event(now, "evaluation failed", number=number, reason=words)
+
+
+def _result(function: Callable[[dict[str, Any]], Any], arrays: dict[str, Any]) -> Any:
+    """What the user's function returns, whichever kind of function it is."""
+    result = function(arrays)
+    return _awaited(result) if inspect.iscoroutine(result) else result
+
+
+def _awaited(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end on a loop of its own.
+
+    In a simulation "a thread" is the loop's own, where no second loop can run: then in one more
+    thread, which is waited for, so that the run stays repeatable.
+    """
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(work)
+    found: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(asyncio.run(work))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(run,), name="pydownpour-evaluation"
+    )
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
 
 
 def metrics_of(result: Any) -> tuple[dict[str, float], list[str]]:

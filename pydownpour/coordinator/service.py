@@ -17,21 +17,21 @@ from random import Random
 from typing import Any, TypeVar, final
 
 import msgspec
-import numpy as np
 
 from pydownpour import _core, limits
 from pydownpour.coordinator import view
 from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.evaluation import Evaluator
+from pydownpour.coordinator.initial import InitialParameters
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.report import build_report
 from pydownpour.coordinator.shards import NetShardReader, ShardReader
 from pydownpour.errors import ConfigError, DownpourError, RemoteProtocolError
-from pydownpour.layout import Flat, Layout
+from pydownpour.layout import Flat
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
-from pydownpour.net.server import Call, Handler, Route, Server
+from pydownpour.net.server import Call, FrameBody, Handler, Route, Server
 from pydownpour.storage.files import Files
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import messages
@@ -65,6 +65,7 @@ async def serve_coordinator(
     files: Files | None = None,
     reader: ShardReader | None = None,
     watch: Callable[[CoordinatorService], None] | None = None,
+    loaded: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """Coordinate one job from its start to its end.
 
@@ -81,6 +82,7 @@ async def serve_coordinator(
         files: The disk.
         reader: How shards are read.
         watch: Called with the service before it serves, for a caller who wants to look into it.
+        loaded: Called once every shard has its parameters: nobody needs the initial ones any more.
 
     Returns:
         The report (``report.build_report`` says what is in it), also of a job that failed.
@@ -93,16 +95,16 @@ async def serve_coordinator(
     """
     loop = asyncio.get_running_loop()
     core = Core(job, shards=shards, now=loop.time(), expected_replicas=expected_replicas)
-    initial = initial_parameters(job)
     folder = RunFolder(run_folder, files=files) if run_folder is not None else None
     if folder is not None:
         await loop.run_in_executor(None, folder.open)
     service = CoordinatorService(
         core,
-        initial=initial,
+        initial=InitialParameters(job.layout, job.parameters),
         reader=reader if reader is not None else NetShardReader(access),
         recorder=Recorder(core, folder),
         random=random,
+        loaded=loaded,
     )
     if watch is not None:
         watch(service)
@@ -121,20 +123,23 @@ class CoordinatorService:
         reader: How shards are read.
         recorder: Where the run is kept.
         random: Spreads the waits of replicas.
+        loaded: Called when the initial parameters are dropped.
     """
 
     def __init__(
         self,
         core: Core,
         *,
-        initial: Flat,
+        initial: InitialParameters,
         reader: ShardReader,
         recorder: Recorder,
         random: Random,
+        loaded: Callable[[], object] = lambda: None,
     ) -> None:
         self.core = core
         self.report: dict[str, Any] | None = None
-        self._initial: Flat | None = initial
+        self._initial: InitialParameters | None = initial
+        self._loaded = loaded
         self._reader, self._recorder, self._random = reader, recorder, random
         self._evaluator = Evaluator(core, self._read)
         self._news = asyncio.Event()
@@ -171,8 +176,9 @@ class CoordinatorService:
     def _after(self) -> None:
         """Obey what the core decided."""
         core = self.core
-        if core.state != "waiting":
+        if core.state != "waiting" and self._initial is not None:
             self._initial = None
+            self._loaded()
         if core.passes_due:
             core.passes_due.clear()
             if not core.is_over:  # the last pass is evaluated on the final parameters
@@ -202,15 +208,19 @@ class CoordinatorService:
     async def _status(self, call: Call) -> Status:
         return view.status(self.core, _now(), run_folder=self._recorder.path, report=self.report)
 
-    async def _initial_slice(self, call: Call) -> bytes:
+    async def _initial_slice(self, call: Call) -> FrameBody:
         index = call.query.get("shard", "")
         if not (index.isascii() and index.isdigit()):
             raise RemoteProtocolError(f"shard={index!r} must be an index")
         slot = self.core.loading(int(index), _now())
         if self._initial is None:
             raise ConfigError("every shard has its parameters; the job runs")
-        part = self._initial[slot.start : slot.start + slot.len]
-        return part.astype("<f4", copy=False).tobytes()
+        return self._initial.body(
+            slot.index,
+            slot.start,
+            slot.start + slot.len,
+            lambda: self.core.loading(slot.index, _now()),
+        )
 
     # -- the life of the job ---------------------------------------------------------------------
 
@@ -359,27 +369,6 @@ class CoordinatorService:
                 await self._recorder.write_report(report)
         except TimeoutError:
             return
-
-
-def initial_parameters(job: Declared) -> Flat:
-    """The job's parameters, laid end to end as float32.
-
-    Raises:
-        ConfigError: one of them is NaN or infinite (also: too large for float32).
-    """
-    with np.errstate(over="ignore"):
-        flat = job.layout.pack(job.parameters)
-    if not np.isfinite(flat).all():
-        raise ConfigError(
-            f"initial parameter {_first_not_finite(job.layout, flat)} holds NaN, infinite or too "
-            "large values"
-        )
-    return flat
-
-
-def _first_not_finite(layout: Layout, flat: Flat) -> str:
-    views = layout.views(flat)
-    return next(s.describe() for s in layout.arrays if not np.isfinite(views[s.name]).all())
 
 
 def _now() -> float:

@@ -19,7 +19,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import msgspec
 import numpy as np
@@ -33,6 +33,9 @@ FORMAT_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16"
 """Our dtype names -> the format's."""
 _OUR_NAMES = {theirs: ours for ours, theirs in FORMAT_NAMES.items()}
 _NUMPY = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
+
+PIECE_LEN: Final = 1 << 20
+"""Elements written at once: what has to be converted is not converted whole."""
 
 Values: TypeAlias = NDArray[np.float32]
 
@@ -90,8 +93,9 @@ def encode(layout: Layout, flat: Values, metadata: Mapping[str, str]) -> Iterato
         )
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for spec in specs:
-        if spec.len:
-            yield _stored(flat[spec.start : spec.start + spec.len], spec.dtype)
+        for start in range(spec.start, spec.start + spec.len, PIECE_LEN):
+            stop = min(start + PIECE_LEN, spec.start + spec.len)
+            yield _stored(flat[start:stop], spec.dtype)
 
 
 def _stored(values: Values, dtype: str) -> memoryview:

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import json
 import random
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +18,15 @@ import safetensors.numpy
 from pydownpour import limits
 from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.evaluation import metrics_of
+from pydownpour.coordinator.initial import InitialParameters
 from pydownpour.coordinator.recorder import Recorder
-from pydownpour.coordinator.service import CoordinatorService, initial_parameters, serve_coordinator
+from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.coordinator.shards import ShardReader
-from pydownpour.errors import ConfigError, ConnectFailed, RemoteProtocolError
+from pydownpour.errors import ClosedError, ConfigError, ConnectFailed, RemoteProtocolError
 from pydownpour.job import Job, Work
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
 from pydownpour.net.access import Access, Bind
-from pydownpour.net.server import Call
+from pydownpour.net.server import Call, FrameBody
 from pydownpour.optimizers import SGD
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import messages
@@ -74,18 +77,26 @@ class FakeShards(ShardReader):
 class House:
     """A service and the roles that call its handlers."""
 
-    def __init__(self, job: Job | None = None, *, disk: FakeDisk | None = None) -> None:
+    def __init__(
+        self,
+        job: Job | None = None,
+        *,
+        disk: FakeDisk | None = None,
+        shards: FakeShards | None = None,
+        loaded: Callable[[], object] = lambda: None,
+    ) -> None:
         self.job = job if job is not None else make_job(work=Work(8, unit=4, passes=2))
         self.disk = disk if disk is not None else FakeDisk()
-        self.shards = FakeShards()
+        self.shards = shards if shards is not None else FakeShards()
         now = asyncio.get_running_loop().time()
         self.core = Core(self.job, shards=2, now=now)
         self.service = CoordinatorService(
             self.core,
-            initial=initial_parameters(self.job),
+            initial=InitialParameters(self.job.layout, self.job.parameters),
             reader=self.shards,
             recorder=Recorder(self.core, RunFolder("run", files=self.disk)),
             random=random.Random(0),
+            loaded=loaded,
         )
         self.handlers = {(r.method, r.path): r.handler for r in self.service.routes()}
         self.running: asyncio.Task[dict[str, Any]] | None = None
@@ -103,10 +114,9 @@ class House:
         for index in range(2):
             hello = ShardHello(url=f"http://{index}", nonce=str(index))
             assigned: ShardAssigned = await self.post("/v1/shard", hello)
-            body = await self.ask("GET", "/v1/initial", shard=str(index))
-            whole = self.job.layout.pack(self.job.parameters)
-            part = whole[assigned.start : assigned.start + assigned.len]
-            assert np.frombuffer(body, "<f4").tolist() == part.tolist()
+            body: FrameBody = await self.ask("GET", "/v1/initial", shard=str(index))
+            part = packed(self.job)[assigned.start : assigned.start + assigned.len]
+            assert np.frombuffer(drained(body), "<f4").tolist() == part.tolist()
             await self.shard_beat(index)
         joined: Joined = await self.post("/v1/join", Join(arrays=[], fingerprint="", name="r"))
         assert joined.replica == 1
@@ -151,6 +161,17 @@ class House:
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.disk.files["run/events.jsonl"].splitlines()]
+
+
+def packed(job: Job) -> Flat:
+    """All initial parameters end to end."""
+    arrays = [np.ravel(job.parameters[spec.name]) for spec in job.layout.arrays]
+    return np.concatenate(arrays).astype(np.float32)
+
+
+def drained(body: FrameBody) -> bytes:
+    """All of an answer's bytes."""
+    return b"".join(b"".join(buffers) for buffers in iter(body.produce, None))
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -232,20 +253,20 @@ async def test_patience_with_a_replica_that_does_not_leave_ends(
 
 async def test_a_slow_evaluation_skips_passes_but_never_the_last() -> None:
     job = make_job(work=Work(4, unit=4, passes=6))
-    gate, entered = asyncio.Event(), asyncio.Event()
+    gate, entered = threading.Event(), threading.Event()
     calls: list[float] = []
 
     @job.evaluate
-    async def evaluate(parameters: dict[str, Any]) -> float:
+    def evaluate(parameters: dict[str, Any]) -> float:
         calls.append(float(parameters["b"]))
         entered.set()
-        await gate.wait()
+        gate.wait()
         return 0.5
 
     house = House(job)
     await house.begin()
     await house.work(1)
-    await entered.wait()
+    await until(entered.is_set)
     await house.work()
     await house.leave()
     gate.set()
@@ -253,6 +274,106 @@ async def test_a_slow_evaluation_skips_passes_but_never_the_last() -> None:
     assert [e["number"] for e in report["evaluations"]] == [1, 6]
     assert report["accuracy"] == 0.5
     assert calls == [1.0, 2.0]
+
+
+async def test_an_async_evaluation_that_computes_stops_nobody() -> None:
+    job = make_job(work=Work(4, unit=4, passes=2))
+    gate, entered = threading.Event(), threading.Event()
+    threads = []
+
+    @job.evaluate
+    async def evaluate(parameters: dict[str, Any]) -> float:
+        threads.append(threading.current_thread())
+        await asyncio.sleep(0)  # a loop is there to be used
+        entered.set()
+        gate.wait()  # as a computation would: the thread does nothing else
+        return 0.5
+
+    house = House(job)
+    await house.begin()
+    await house.work(1)
+    await until(entered.is_set)
+    await house.work()  # the coordinator goes on lending and recording
+    await house.leave()
+    gate.set()
+    report = await house.beat_to_the_end()
+    assert report["accuracy"] == 0.5
+    assert threading.current_thread() not in threads
+
+
+async def test_evaluations_see_the_declared_dtypes() -> None:
+    job = Job(
+        parameters={
+            "b": np.float32(7),
+            "double": np.zeros((2, 3)),
+            "half": np.zeros(2, np.float16),
+            "w": np.zeros(64, np.float32),
+        },
+        optimizer=SGD(lr=1.0),
+        data=Work(4, unit=4),
+    )
+    seen: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> float:
+        seen.update({name: (a.dtype.name, a.shape) for name, a in parameters.items()})
+        return 1.0
+
+    house = House(job)
+    await house.begin()
+    await house.work()
+    await house.leave()
+    _ = await house.beat_to_the_end()
+    assert seen == {
+        "b": ("float32", ()),
+        "double": ("float64", (2, 3)),
+        "half": ("float16", (2,)),
+        "w": ("float32", (64,)),
+    }
+
+
+async def test_no_parameters_are_held_between_two_evaluations() -> None:
+    job = make_job(work=Work(4, unit=4, passes=3))
+    live: list[weakref.ref[Flat]] = []
+
+    class Once(FakeShards):
+        """Nobody has what was read before when it is read again."""
+
+        async def parameters(self, *arguments: Any) -> Flat:
+            assert [ref for ref in live if ref() is not None] == []
+            flat = await super().parameters(*arguments)
+            live.append(weakref.ref(flat))
+            return flat
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> float:
+        return 1.0
+
+    house = House(job, shards=Once())
+    await house.begin()
+    evaluations = house.core.progress.evaluations
+    await house.work(1)
+    await until(lambda: len(evaluations) == 1)
+    await house.work(1)
+    await until(lambda: len(evaluations) == 2)
+    await house.work()
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "done"
+    assert [e["number"] for e in report["evaluations"]] == [1, 2, 3]
+
+
+async def test_initial_parameters_are_dropped_when_every_shard_has_its_own() -> None:
+    job = make_job(work=Work(4, unit=4))
+    array = weakref.ref(job.parameters["w"])
+    house = House(job, loaded=job.forget_parameters)
+    await house.begin()
+    assert array() is None
+    with pytest.raises(ClosedError, match="no longer has its initial parameters"):
+        _ = job.parameters
+    await house.work()
+    await house.leave()
+    assert (await house.beat_to_the_end())["state"] == "done"
 
 
 async def test_an_evaluation_that_raises_is_shown_and_fails_nothing() -> None:
@@ -431,16 +552,6 @@ async def test_initial_parameters_go_only_to_shards_that_said_hello() -> None:
     assert house.running is not None
     house.running.cancel()
     await asyncio.gather(house.running, return_exceptions=True)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_initial_parameters_that_are_not_finite_are_named(value: float) -> None:
-    job = Job(
-        parameters={"a": np.zeros(2, np.float32), "bad": np.array([0.0, value])},
-        optimizer=SGD(lr=1.0),
-    )
-    with pytest.raises(ConfigError, match=r"initial parameter bad float64\[2\] holds NaN"):
-        initial_parameters(job)
 
 
 @pytest.mark.parametrize("path", ["/v1/join", "/v1/lease", "/v1/heartbeat", "/v1/shard"])

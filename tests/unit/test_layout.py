@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydownpour import limits
-from pydownpour.errors import ConfigError, LayoutMismatch, UnsupportedArray
+from pydownpour.errors import ConfigError, GradientMismatch, LayoutMismatch, UnsupportedArray
 from pydownpour.layout import Layout, ShardEntry, partition, partition_of, raw
 
 ARRAYS = {"w": np.zeros((3, 4), np.float32), "b": np.zeros(4), "a": np.float16(2.0)}
@@ -30,16 +30,21 @@ def test_entries_round_trip() -> None:
     assert Layout.from_entries(layout.entries()) == layout
 
 
-def test_pack_takes_any_strides_and_views_are_writable() -> None:
-    base = np.arange(24, dtype=np.float64).reshape(4, 6)
-    arrays = {"f": np.asfortranarray(base), "s": base[::2, ::3], "z": np.zeros((0, 3)), "d": 7.0}
-    layout = Layout.of(arrays)
-    flat = layout.pack(arrays)
+def test_views_are_writable_and_declared_arrays_have_their_dtypes() -> None:
+    layout = Layout.of(ARRAYS)
+    flat = np.arange(layout.len, dtype=np.float32)
     views = layout.views(flat)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(views[name], np.asarray(array, np.float32))
-    views["f"][1, 2] = -1.0
+    assert [views[s.name].shape for s in layout.arrays] == [s.shape for s in layout.arrays]
+    views["w"][1, 2] = -1.0
     assert -1.0 in flat
+    declared = layout.declared(flat)
+    assert {name: array.dtype.name for name, array in declared.items()} == {
+        "a": "float16",
+        "b": "float64",
+        "w": "float32",
+    }
+    assert declared["w"].base is flat
+    assert all(np.array_equal(declared[name], views[name]) for name in views)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +93,12 @@ def test_mismatch_names_the_first_array_that_differs() -> None:
     job.check_same(Layout.from_entries(job.entries()))
 
 
-def test_pack_names_missing_and_added_arrays_and_wrong_shapes() -> None:
+def test_gradients_of_other_names_are_named() -> None:
     layout = Layout.of({"a": np.zeros(2), "b": np.zeros(3)})
-    with pytest.raises(LayoutMismatch, match="missing 'b'"):
-        layout.pack({"a": np.zeros(2)})
-    with pytest.raises(LayoutMismatch, match="not in the job 'c'"):
-        layout.pack({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(1)})
-    with pytest.raises(LayoutMismatch, match=r"'b' has shape \[4\]"):
-        layout.pack({"a": np.zeros(2), "b": np.zeros(4)})
+    with pytest.raises(GradientMismatch, match="missing 'b'"):
+        layout.check_names({"a": np.zeros(2)})
+    with pytest.raises(GradientMismatch, match="not in the job 'c'"):
+        layout.check_names({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(1)})
 
 
 @given(length=st.integers(1, 3_000_000), shards=st.integers(1, 24))

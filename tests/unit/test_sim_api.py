@@ -77,6 +77,24 @@ def test_the_report_is_a_real_run_s_and_more() -> None:
     json.dumps(report)
 
 
+def test_an_async_evaluation_works_and_is_repeatable() -> None:
+    def run() -> dict[str, Any]:
+        job = counting_job(plain=False)
+        job._evaluation = None
+
+        @job.evaluate
+        async def total(parameters: dict[str, Any]) -> float:
+            await asyncio.sleep(0)
+            return float(parameters["w"].sum()) + random.random()
+
+        return dp.simulate(job, replicas=2, shards=1, seed=3)
+
+    first, second = run(), run()
+    assert is_good(first)
+    assert STEPS * LENGTH <= first["metrics"]["accuracy"] < STEPS * LENGTH + 1
+    assert first["metrics"] == second["metrics"]
+
+
 @pytest.mark.parametrize("faults", ["calm", "kill", "reset"])
 def test_a_plain_function_runs_the_same_run(faults: str) -> None:
     """Also under faults, event by event: a thread is no excuse."""

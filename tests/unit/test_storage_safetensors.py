@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydownpour import limits
 from pydownpour.errors import CheckpointError
 from pydownpour.layout import ArrayEntry, Flat, Layout
+from pydownpour.storage import safetensors as written_by
 from pydownpour.storage.safetensors import FORMAT_NAMES, decode, encode
 
 
@@ -53,6 +54,20 @@ def test_the_reference_reader_reads_every_dtype_shape_and_the_metadata() -> None
         np.testing.assert_array_equal(read[spec.name], views[spec.name])
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     assert header["__metadata__"] == {"job": "digits", "lsn": "7,9"}
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 1 << 20])
+def test_what_has_to_be_converted_is_not_converted_whole(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = ramp(MIXED)
+    whole = written(MIXED, flat)
+    monkeypatch.setattr(written_by, "PIECE_LEN", piece)
+    pieces = list(encode(MIXED, flat, {}))
+    assert b"".join(pieces) == whole
+    assert max(map(len, pieces[1:])) <= 8 * piece
+    shared = [p for p in pieces[1:] if np.shares_memory(np.frombuffer(p, np.uint8), flat)]
+    assert sum(map(len, shared)) == 4 * (1 + 8), "float32 is written from where it lies"
 
 
 def test_every_array_starts_aligned_to_its_element() -> None:
