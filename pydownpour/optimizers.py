@@ -2,9 +2,9 @@
 
 Nothing here computes. A shard compiles a description once (``pydownpour._core.Optimizer``); the
 numpy twins that say slowly what each does are in ``tests/reference``. A chain is any number of
-parts followed by one rule::
+parts in any order, followed by one rule::
 
-    dp.chain(dp.Clip(1.0), dp.WeightDecay(1e-4), dp.Adagrad(lr=0.05))
+    dp.chain(dp.WarmUp(updates=500), dp.Clip(1.0), dp.WeightDecay(1e-4), dp.Adagrad(lr=0.05))
 
 In all equations, per element: w parameter, g decoded gradient, t the number of updates applied to
 the element's fragment, counting this one (so t starts at 1). All arithmetic is float32 without
@@ -52,6 +52,10 @@ def _require(part: Part, **bounds: Callable[[float], bool]) -> None:
         object.__setattr__(part, field, number)
 
 
+def _is_count(value: float) -> bool:
+    return value >= 1 and value.is_integer()
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Clip(Part):
@@ -74,6 +78,72 @@ class WeightDecay(Part):
 
     def __post_init__(self) -> None:
         _require(self, rate=not_negative)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Trace(Part):
+    """Momentum before any rule: b <- decay * b + g; the rule sees b. 0 <= decay < 1.
+
+    Before :class:`SGD` it is :class:`Momentum`, to the bit (Polyak 1964).
+    """
+
+    decay: float = 0.9
+    name: ClassVar[str] = "trace"
+
+    def __post_init__(self) -> None:
+        _require(self, decay=fraction)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WarmUp(Part):
+    """lr rises from (nearly) start * lr to lr: lr * (start + (1 - start) * min(1, t / updates)).
+
+    updates >= 1, whole; 0 <= start < 1. t counts what the shard applied to a fragment, from all
+    replicas together. Goyal et al. 2017, section 2.2.
+    """
+
+    updates: float
+    start: float = 0.0
+    name: ClassVar[str] = "warm_up"
+
+    def __post_init__(self) -> None:
+        _require(self, updates=_is_count, start=fraction)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StepDecay(Part):
+    """lr is multiplied by factor after every so many updates: lr * factor^floor((t - 1) / every).
+
+    every >= 1, whole; 0 <= factor < 1. t counts as for :class:`WarmUp`.
+    """
+
+    every: float
+    factor: float = 0.1
+    name: ClassVar[str] = "step_decay"
+
+    def __post_init__(self) -> None:
+        _require(self, every=_is_count, factor=fraction)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cosine(Part):
+    """lr falls to floor * lr along half a cosine within so many updates, and stays there.
+
+    lr * (floor + (1 - floor) * (1 + cos(pi * min(1, (t - 1) / updates))) / 2), updates >= 1, whole;
+    0 <= floor < 1. t counts as for :class:`WarmUp`. Loshchilov and Hutter 2017, equation 5, without
+    restarts.
+    """
+
+    updates: float
+    floor: float = 0.0
+    name: ClassVar[str] = "cosine"
+
+    def __post_init__(self) -> None:
+        _require(self, updates=_is_count, floor=fraction)
 
 
 @final
@@ -224,7 +294,9 @@ def chain(*pieces: Part) -> Chain:
     """Put parts before a rule.
 
     Args:
-        pieces: Any number of parts (:class:`Clip`, :class:`WeightDecay`), then exactly one rule.
+        pieces: Any number of parts in any order (:class:`Clip`, :class:`WeightDecay`,
+            :class:`Trace`, and the schedules of the learning rate, whose factors multiply), then
+            exactly one rule.
 
     Raises:
         ConfigError: no rule, a rule that is not last, or something that is not a part.
@@ -247,7 +319,7 @@ def chain(*pieces: Part) -> Chain:
 
 RULES: tuple[type[Part], ...] = (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW)
 """Every rule, for tables and for the shared contract tests."""
-PARTS: tuple[type[Part], ...] = (Clip, WeightDecay)
+PARTS: tuple[type[Part], ...] = (Clip, WeightDecay, Trace, WarmUp, StepDecay, Cosine)
 """Every part that may stand before a rule."""
 
 

@@ -32,14 +32,22 @@ RULES = {
         "lr": RATES, "beta1": FRACTIONS, "beta2": FRACTIONS, "eps": EPS, "decay": numbers(0, 0.25),
     },
 }  # fmt: skip
-CHANGES = {"clip": {"max": numbers(0.125, 4)}, "weight_decay": {"rate": numbers(0, 0.25)}}
+COUNTS = st.integers(1, 9).map(float)
+BEFORE = {
+    "clip": {"max": numbers(0.125, 4)},
+    "weight_decay": {"rate": numbers(0, 0.25)},
+    "trace": {"decay": FRACTIONS},
+    "warm_up": {"updates": COUNTS, "start": FRACTIONS},
+    "step_decay": {"every": COUNTS, "factor": FRACTIONS},
+    "cosine": {"updates": COUNTS, "floor": FRACTIONS},
+}
 
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[tuple[str, dict[str, float]]]:
-    before = draw(st.lists(st.sampled_from(sorted(CHANGES)), unique=True))
+    before = draw(st.lists(st.sampled_from(sorted(BEFORE)), max_size=6))
     rule = draw(st.sampled_from(sorted(RULES)))
-    parts = [(name, CHANGES[name]) for name in before] + [(rule, RULES[rule])]
+    parts = [(name, BEFORE[name]) for name in before] + [(rule, RULES[rule])]
     return [(name, {key: draw(value) for key, value in some.items()}) for name, some in parts]
 
 
@@ -50,9 +58,9 @@ def arrays(seed: int, len: int) -> Any:
     return values
 
 
-def test_every_rule_and_change_is_drawn() -> None:
+def test_every_part_is_drawn() -> None:
     assert set(RULES) == set(slow.RULES)
-    assert set(CHANGES) == set(slow.CHANGES)
+    assert set(BEFORE) == set(slow.CHANGES) | set(slow.SCHEDULES)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -29,14 +29,43 @@ def _power(base: float, exponent: int) -> float:
     return power
 
 
-def clip(w: Array, g: Array, *, max: float) -> Array:
+def clip(w: Array, g: Array, state: State, *, max: float) -> tuple[Array, State]:
     """Each element of g into [-max, max]."""
-    return np.minimum(np.maximum(g, -f32(max)), f32(max))
+    return np.minimum(np.maximum(g, -f32(max)), f32(max)), []
 
 
-def weight_decay(w: Array, g: Array, *, rate: float) -> Array:
+def weight_decay(w: Array, g: Array, state: State, *, rate: float) -> tuple[Array, State]:
     """g + rate * w."""
-    return g + f32(rate) * w
+    return g + f32(rate) * w, []
+
+
+def trace(w: Array, g: Array, state: State, *, decay: float) -> tuple[Array, State]:
+    """b = decay * b + g; b is the gradient from here on."""
+    b: Array = f32(decay) * state[0] + g
+    return b, [b]
+
+
+def _way(count: int, updates: float) -> float:
+    return min(1.0, count / updates)
+
+
+def warm_up(t: int, *, updates: float, start: float) -> float:
+    """Goyal et al. 2017, section 2.2."""
+    return start + (1 - start) * _way(t, updates)
+
+
+def step_decay(t: int, *, every: float, factor: float) -> float:
+    """factor, once more after every so many updates."""
+    return _power(factor, (t - 1) // int(every))
+
+
+def cosine(t: int, *, updates: float, floor: float) -> float:
+    """Loshchilov and Hutter 2017, equation 5; the cosine by the series of the sine at its root."""
+    y = math.pi * (_way(t - 1, updates) - 0.5)
+    series = 0.0
+    for n in range(11, 0, -1):
+        series = (1 - series) * (y * y) / ((2 * n) * (2 * n + 1))
+    return floor + (1 - floor) * (1 + -(y * (1 - series))) / 2
 
 
 def sgd(w: Array, g: Array, state: State, t: int, *, lr: float) -> tuple[Array, State]:
@@ -90,7 +119,16 @@ def adamw(
     return adam(w - f32(lr * decay) * w, g, state, t, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
 
 
-CHANGES: dict[str, Callable[..., Array]] = {"clip": clip, "weight_decay": weight_decay}
+CHANGES: dict[str, Callable[..., tuple[Array, State]]] = {
+    "clip": clip,
+    "weight_decay": weight_decay,
+    "trace": trace,
+}
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "warm_up": warm_up,
+    "step_decay": step_decay,
+    "cosine": cosine,
+}
 RULES: dict[str, Callable[..., tuple[Array, State]]] = {
     "sgd": sgd,
     "momentum": momentum,
@@ -98,24 +136,33 @@ RULES: dict[str, Callable[..., tuple[Array, State]]] = {
     "adam": adam,
     "adamw": adamw,
 }
-PLANES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+PLANES = {"trace": 1, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+"""State arrays of each part that has some, in the order of the chain."""
 
 Parts = Sequence[tuple[str, dict[str, float]]]
 
 
 def initial(parts: Parts, len: int) -> State:
     """The state before the first update."""
-    name, numbers = parts[-1]
-    fill = f32(numbers.get("initial", 0.0))
-    return [np.full(len, fill, f32) for _ in range(PLANES[name])]
+    return [
+        np.full(len, f32(numbers.get("initial", 0.0)), f32)
+        for name, numbers in parts
+        for _ in range(PLANES.get(name, 0))
+    ]
 
 
 def update(
     parts: Parts, w: Array, g: Array, state: State, t: int, scale: float = 1.0
 ) -> tuple[Array, State]:
-    """One record through the whole chain."""
+    """One record through the whole chain: lr times every schedule, then part by part."""
+    rate = math.prod([SCHEDULES[name](t, **n) for name, n in parts if name in SCHEDULES])
     g = g * f32(scale)
+    rest, changed = list(state), []
     for name, numbers in parts[:-1]:
-        g = CHANGES[name](w, g, **numbers)
+        if name in CHANGES:
+            own, rest = rest[: PLANES.get(name, 0)], rest[PLANES.get(name, 0) :]
+            g, own = CHANGES[name](w, g, own, **numbers)
+            changed += own
     name, numbers = parts[-1]
-    return RULES[name](w, g, state, t, **numbers)
+    w, own = RULES[name](w, g, rest, t, **{**numbers, "lr": numbers["lr"] * rate})
+    return w, changed + own

@@ -17,8 +17,12 @@ from pydownpour.optimizers import (
     Adam,
     AdamW,
     Clip,
+    Cosine,
     Momentum,
     Nesterov,
+    StepDecay,
+    Trace,
+    WarmUp,
     WeightDecay,
     chain,
     local_rate,
@@ -33,6 +37,10 @@ EXAMPLES = {
     AdamW: AdamW(),
     Clip: Clip(1.0),
     WeightDecay: WeightDecay(0.01),
+    Trace: Trace(),
+    WarmUp: WarmUp(100),
+    StepDecay: StepDecay(100),
+    Cosine: Cosine(100),
 }
 PLANES = {SGD: 0, Momentum: 1, Nesterov: 1, Adagrad: 1, Adam: 2, AdamW: 2}
 
@@ -42,7 +50,7 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
     example = EXAMPLES[rule]
     assert _core.Optimizer(example.parts()).planes == PLANES[rule]
     whole = chain(*(EXAMPLES[part] for part in PARTS), example)
-    assert _core.Optimizer(whole.parts()).planes == PLANES[rule]
+    assert _core.Optimizer(whole.parts()).planes == PLANES[rule] + 1, "a trace has one of its own"
     assert example.describe() in whole.describe()
 
 
@@ -60,6 +68,11 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
         (lambda: AdamW(decay=-0.1), "decay=-0.1"),
         (lambda: Clip(0.0), "max=0"),
         (lambda: WeightDecay(float("inf")), "rate=inf"),
+        (lambda: Trace(1.0), "decay=1"),
+        (lambda: WarmUp(0), "updates=0"),
+        (lambda: WarmUp(2.5), "updates=2.5"),
+        (lambda: StepDecay(10, 1.0), "factor=1"),
+        (lambda: Cosine(10, -0.1), "floor=-0.1"),
         (lambda: SGD(10**400), "lr=inf"),
     ],
 )

@@ -178,7 +178,7 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Store(StoreError::Memory { bytes: 1 << 50 }),
         Failure::Store(StoreError::Lsn { fragment: 1, fragment_lsn: 9, lsn: 3 }),
         Failure::Ledger(LedgerError::Version { found: 9, expected: 1 }),
-        Failure::Optimizer(OptimizerError::Repeated { part: "clip".into() }),
+        Failure::Optimizer(OptimizerError::Empty { known: "sgd".into() }),
         Failure::Kernel(KernelError::DType { code: 9 }),
         Failure::NotContiguous,
         Failure::ReadOnly,

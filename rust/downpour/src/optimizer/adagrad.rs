@@ -11,12 +11,12 @@
 //! `initial`.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers};
-use super::rule::{Correction, Rule};
+use super::number::{Bound, Number, Numbers, single};
+use super::part::{Context, Rule, Terms};
 
 #[derive(Clone, Copy)]
 pub(super) struct Adagrad {
-    lr: f32,
+    lr: f64,
     eps: f32,
     initial: f32,
 }
@@ -30,21 +30,25 @@ impl Rule<1> for Adagrad {
     ];
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
-        let [lr, eps, initial] = ["lr", "eps", "initial"].map(|name| numbers.single(name));
+        let [eps, initial] = ["eps", "initial"].map(|name| numbers.single(name));
         if eps <= 0.0 && initial <= 0.0 {
             let (part, first, second) = (Self::NAME, "eps", "initial");
             return Err(OptimizerError::BothZero { part, first, second });
         }
-        Ok(Self { lr, eps, initial })
+        Ok(Self { lr: numbers.double("lr"), eps, initial })
     }
 
     fn initial(self) -> [f32; 1] {
         [self.initial]
     }
 
+    fn terms(self, context: Context) -> Terms {
+        Terms { step: single(self.lr * context.rate), ..Terms::default() }
+    }
+
     #[inline(always)]
-    fn update(self, _: Correction, p: f32, g: f32, [s]: [f32; 1]) -> (f32, [f32; 1]) {
+    fn update(self, by: Terms, p: f32, g: f32, [s]: [f32; 1]) -> (f32, [f32; 1]) {
         let s = s + g * g;
-        (p - (self.lr * g) / (s.sqrt() + self.eps), [s])
+        (p - (by.step * g) / (s.sqrt() + self.eps), [s])
     }
 }

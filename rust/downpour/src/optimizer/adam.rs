@@ -17,7 +17,7 @@
 
 use super::OptimizerError;
 use super::number::{Bound, Number, Numbers, power, single};
-use super::rule::{Correction, Rule};
+use super::part::{Context, Rule, Terms};
 
 #[derive(Clone, Copy)]
 pub(super) struct Adam {
@@ -54,15 +54,16 @@ impl Rule<2> for Adam {
         })
     }
 
-    fn correction(self, count: u64) -> Correction {
-        Correction {
-            step: single(self.lr / (1.0 - power(self.beta1, count))),
+    fn terms(self, Context { count, rate }: Context) -> Terms {
+        Terms {
+            step: single(self.lr * rate / (1.0 - power(self.beta1, count))),
             root: single(1.0 / (1.0 - power(self.beta2, count)).sqrt()),
+            decay: 0.0,
         }
     }
 
     #[inline(always)]
-    fn update(self, by: Correction, p: f32, g: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
+    fn update(self, by: Terms, p: f32, g: f32, [m, v]: [f32; 2]) -> (f32, [f32; 2]) {
         let m = self.keep1 * m + self.take1 * g;
         let v = self.keep2 * v + self.take2 * (g * g);
         (p - (by.step * m) / (v.sqrt() * by.root + self.eps), [m, v])

@@ -12,12 +12,12 @@
 use super::OptimizerError;
 use super::adam::Adam;
 use super::number::{Bound, Number, Numbers, single};
-use super::rule::{Correction, Rule};
+use super::part::{Context, Rule, Terms};
 
 #[derive(Clone, Copy)]
 pub(super) struct AdamW {
     adam: Adam,
-    rate: f32,
+    rate: f64,
 }
 
 impl Rule<2> for AdamW {
@@ -31,16 +31,16 @@ impl Rule<2> for AdamW {
     ];
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
-        let rate = single(numbers.double("lr") * numbers.double("decay"));
+        let rate = numbers.double("lr") * numbers.double("decay");
         Ok(Self { adam: Adam::new(numbers)?, rate })
     }
 
-    fn correction(self, count: u64) -> Correction {
-        self.adam.correction(count)
+    fn terms(self, context: Context) -> Terms {
+        Terms { decay: single(self.rate * context.rate), ..self.adam.terms(context) }
     }
 
     #[inline(always)]
-    fn update(self, by: Correction, p: f32, g: f32, state: [f32; 2]) -> (f32, [f32; 2]) {
-        self.adam.update(by, p - self.rate * p, g, state)
+    fn update(self, by: Terms, p: f32, g: f32, state: [f32; 2]) -> (f32, [f32; 2]) {
+        self.adam.update(by, p - by.decay * p, g, state)
     }
 }

@@ -1,19 +1,29 @@
-//! What a shard does with a gradient: a chain of parts, compiled once into one loop.
+//! What a shard does with a gradient: a chain of parts, compiled once.
 //!
-//! A chain is any of `clip` and `weight_decay` (each at most once, in the order given), then
-//! exactly one rule. Per element, with gradient `g`, parameter `p`, everything in f32:
+//! A chain is any number of parts in any order, then exactly one rule. Per element, with gradient
+//! `g`, parameter `p`, everything in f32:
 //!
 //! | part | numbers | what it does |
 //! |---|---|---|
 //! | `clip` | `max` | `g = min(max(g, -max), max)` |
 //! | `weight_decay` | `rate` | `g = g + rate * p` |
+//! | `trace` | `decay` | see [`trace`] |
+//! | `warm_up`, `step_decay`, `cosine` | | factors of `lr`, see [`schedule`] |
 //! | `sgd` | `lr` | `p = p - lr * g` |
 //! | `momentum` | `lr momentum nesterov` | see [`momentum`] |
 //! | `adagrad` | `lr eps initial` | see [`adagrad`] |
 //! | `adam`, `adamw` | `lr beta1 beta2 eps` (`decay`) | see [`adam`], [`adamw`] |
 //!
-//! To add a rule, write one file with a type that implements [`rule::Rule`] and add its row to
-//! [`RULES`]; the loop, the instruction sets, the checks and the shared tests come with it.
+//! To add a part, write one file with a type that implements [`part::Rule`], [`part::Change`] or
+//! [`part::Schedule`] and add its row to [`PARTS`]; the loop, the instruction sets, the checks and
+//! the shared tests come with it.
+//!
+//! # Composition
+//!
+//! Each part has planes of its own beside the parameters, in the chain's order. A rule alone runs
+//! as one loop over a stripe. Where changes come before it, the chain runs over a stripe in pieces
+//! of [`PIECE`] elements, part by part, on a gradient that stays in the nearest cache: any order of
+//! any parts, without a loop compiled for each combination.
 //!
 //! # Numerics
 //!
@@ -24,11 +34,17 @@
 mod adagrad;
 mod adam;
 mod adamw;
-mod before;
+mod change;
+mod clip;
 mod momentum;
 mod number;
+mod part;
+mod planes;
 mod rule;
+mod schedule;
 mod sgd;
+mod trace;
+mod weight_decay;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,19 +52,31 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::kernel::Level;
-use before::Before;
+use change::{CompiledChange, scaled};
 use number::Numbers;
-use rule::{Compiled, Row};
-pub(crate) use rule::{Correction, Stripe, Worst};
+use part::{CompiledSchedule, Context, Piece, Row, Terms};
+use planes::Window;
+pub(crate) use planes::Worst;
+use rule::CompiledRule;
 
-/// Every rule there is.
-const RULES: &[Row] = &[
-    Row::of::<0, sgd::Sgd>(),
-    Row::of::<1, momentum::Momentum>(),
-    Row::of::<1, adagrad::Adagrad>(),
-    Row::of::<2, adam::Adam>(),
-    Row::of::<2, adamw::AdamW>(),
+/// Every part there is.
+const PARTS: &[Row] = &[
+    Row::change::<0, clip::Clip>(),
+    Row::change::<0, weight_decay::WeightDecay>(),
+    Row::change::<1, trace::Trace>(),
+    Row::schedule::<schedule::WarmUp>(),
+    Row::schedule::<schedule::StepDecay>(),
+    Row::schedule::<schedule::Cosine>(),
+    Row::rule::<0, sgd::Sgd>(),
+    Row::rule::<1, momentum::Momentum>(),
+    Row::rule::<1, adagrad::Adagrad>(),
+    Row::rule::<2, adam::Adam>(),
+    Row::rule::<2, adamw::AdamW>(),
 ];
+
+/// Elements that a chain with changes is worked through at a time: 4 KiB, and a multiple of what a
+/// vector holds.
+const PIECE: usize = 1024;
 
 /// Why a chain cannot be compiled.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -64,8 +92,6 @@ pub enum OptimizerError {
     MissingNumber { part: String, name: &'static str, bound: &'static str },
     #[error("{part}: {name} is {value}, must be {bound}")]
     OutOfRange { part: String, name: &'static str, value: f64, bound: &'static str },
-    #[error("part {part:?} is given twice; merge the two")]
-    Repeated { part: String },
     #[error("the last part is {last:?}; it must be a rule: {known}")]
     NoRule { last: String, known: String },
     #[error("rule {part:?} is followed by {next:?}; a rule must be the last part, and only one")]
@@ -77,11 +103,35 @@ pub enum OptimizerError {
     BothZero { part: &'static str, first: &'static str, second: &'static str },
 }
 
-/// A compiled chain: which loop to run, with which numbers, on which instruction set.
+/// One stripe's update: old planes and gradient in, new planes out.
+///
+/// # Shapes
+///
+/// `old` and `new` hold `1 + planes` planes of `stride` elements each, the parameters first.
+/// `gradient` covers the first `gradient.len() <= stride` elements of each plane; `new` beyond it
+/// is left alone.
+pub(crate) struct Stripe<'a> {
+    pub old: &'a [f32],
+    pub new: &'a mut [f32],
+    pub stride: usize,
+    pub gradient: &'a [f32],
+    pub scale: f32,
+    /// Write the new planes past the caches.
+    pub bypass: bool,
+}
+
+/// A compiled chain, for one instruction set.
 pub struct Optimizer {
-    rule: Box<dyn Compiled>,
-    before: Before,
+    schedules: Vec<Box<dyn CompiledSchedule>>,
+    changes: Vec<Placed<dyn CompiledChange>>,
+    rule: Placed<dyn CompiledRule>,
     level: Level,
+}
+
+/// A part and the first plane of its state.
+struct Placed<T: ?Sized> {
+    part: Box<T>,
+    state: usize,
 }
 
 impl Optimizer {
@@ -106,33 +156,42 @@ impl Optimizer {
         parts: &[(String, BTreeMap<String, f64>)],
         simd: Option<Level>,
     ) -> Result<Self, OptimizerError> {
-        let Some(((last, numbers), earlier)) = parts.split_last() else {
-            return Err(OptimizerError::Empty { known: known_rules() });
+        let Some((last, _)) = parts.last() else {
+            return Err(OptimizerError::Empty { known: known(|row| row.is_rule) });
         };
-        let mut before = Before::Nothing;
-        for (index, (part, numbers)) in earlier.iter().enumerate() {
-            if find(part).is_some() {
-                let next = parts[index + 1].0.clone();
-                return Err(OptimizerError::RuleNotLast { part: part.clone(), next });
+        let (mut schedules, mut changes, mut state) = (Vec::new(), Vec::new(), 1);
+        for (index, (name, numbers)) in parts.iter().enumerate() {
+            let Some(row) = PARTS.iter().find(|row| row.name == name) else {
+                let (part, known) = (name.clone(), known(|_| true));
+                return Err(OptimizerError::UnknownPart { part, known });
+            };
+            match (row.build)(&Numbers::read(row.name, row.numbers, numbers)?)? {
+                Piece::Schedule(schedule) => schedules.push(schedule),
+                Piece::Change(part) => {
+                    let planes = part.planes();
+                    changes.push(Placed { part, state });
+                    state += planes;
+                }
+                Piece::Rule(part) => {
+                    if let Some((next, _)) = parts.get(index + 1) {
+                        let (part, next) = (name.clone(), next.clone());
+                        return Err(OptimizerError::RuleNotLast { part, next });
+                    }
+                    let rule = Placed { part, state };
+                    let level = simd.unwrap_or_else(Level::best);
+                    return Ok(Self { schedules, changes, rule, level });
+                }
             }
-            before = before.then(part, numbers)?;
         }
-        let Some(row) = find(last) else {
-            let (last, known) = (last.clone(), known_rules());
-            return Err(if before::NAMES.contains(&last.as_str()) {
-                OptimizerError::NoRule { last, known }
-            } else {
-                OptimizerError::UnknownPart { part: last, known: known_parts() }
-            });
-        };
-        let rule = (row.build)(&Numbers::read(row.name, row.numbers, numbers)?)?;
-        Ok(Self { rule, before, level: simd.unwrap_or_else(Level::best) })
+        let (last, known) = (last.clone(), known(|row| row.is_rule));
+        Err(OptimizerError::NoRule { last, known })
     }
 
-    /// State planes beside the parameters: 0 for SGD, 1 for momentum and Adagrad, 2 for Adam.
+    /// State planes beside the parameters: 0 for SGD, 1 for momentum and Adagrad, 2 for Adam, and
+    /// those of the parts before the rule.
     #[must_use]
     pub fn planes(&self) -> usize {
-        self.rule.planes()
+        self.rule.state - 1 + self.rule.part.planes()
     }
 
     /// The instruction set it was compiled for.
@@ -143,43 +202,69 @@ impl Optimizer {
 
     /// What state plane `plane` (from 0) holds before the first update.
     pub(crate) fn initial(&self, plane: usize) -> f32 {
-        self.rule.initial(plane)
+        let plane = plane + 1;
+        if plane >= self.rule.state {
+            return self.rule.part.initial(plane - self.rule.state);
+        }
+        let owner = self.changes.iter().rev().find(|placed| placed.state <= plane);
+        let owner = owner.expect("planes before the rule's belong to changes");
+        owner.part.initial(plane - owner.state)
     }
 
-    /// The numbers that depend on how many updates there have been, this one included.
-    pub(crate) fn correction(&self, count: u64) -> Correction {
-        self.rule.correction(count)
+    /// What the `count`-th update of a fragment computes once for all its elements.
+    pub(crate) fn terms(&self, count: u64) -> Terms {
+        let mut context = Context { count, rate: 1.0 };
+        for schedule in &self.schedules {
+            context.rate *= schedule.factor(context);
+        }
+        self.rule.part.terms(context)
     }
 
     /// Compute new planes from old ones and a gradient; says whether all of it stayed finite.
-    pub(crate) fn update(&self, stripe: Stripe<'_>) -> Worst {
-        self.rule.update(self.level, self.before, stripe)
+    pub(crate) fn update(&self, terms: Terms, stripe: Stripe<'_>) -> Worst {
+        let Stripe { old, new, stride, gradient, scale, bypass } = stripe;
+        if self.changes.is_empty() {
+            let state = self.rule.state;
+            let window = Window { old, new, stride, start: 0, state, bypass };
+            return self.rule.part.update(self.level, terms, window, gradient, scale);
+        }
+        let mut buffer = [0.0_f32; PIECE];
+        let mut worst = Worst::default();
+        for (index, source) in gradient.chunks(PIECE).enumerate() {
+            let start = index * PIECE;
+            let piece = &mut buffer[..source.len()];
+            worst.gradient = worst.gradient.max(scaled(self.level, source, scale, piece));
+            for Placed { part, state } in &self.changes {
+                let window = Window { old, new, stride, start, state: *state, bypass };
+                worst.result = worst.result.max(part.change(self.level, window, piece));
+            }
+            let window = Window { old, new, stride, start, state: self.rule.state, bypass };
+            let by_rule = self.rule.part.update(self.level, terms, window, piece, 1.0);
+            worst.result = worst.result.max(by_rule.result);
+        }
+        worst
     }
 }
 
 impl fmt::Debug for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let changes: Vec<_> = self.changes.iter().map(|placed| placed.part.name()).collect();
         f.debug_struct("Optimizer")
-            .field("rule", &self.rule.name())
-            .field("before", &self.before)
+            .field("schedules", &self.schedules.len())
+            .field("changes", &changes)
+            .field("rule", &self.rule.part.name())
             .field("level", &self.level)
             .finish()
     }
 }
 
-/// The names of all rules and what number each takes, for tests and help texts.
-pub fn rules() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
-    RULES.iter().map(|row| (row.name, row.numbers.iter().map(|number| number.name).collect()))
+/// The names of all parts, whether each is a rule, and what numbers it takes, for tests and help
+/// texts.
+pub fn parts() -> impl Iterator<Item = (&'static str, bool, Vec<&'static str>)> {
+    let numbers = |row: &Row| row.numbers.iter().map(|number| number.name).collect();
+    PARTS.iter().map(move |row| (row.name, row.is_rule, numbers(row)))
 }
 
-fn find(name: &str) -> Option<&'static Row> {
-    RULES.iter().find(|row| row.name == name)
-}
-
-fn known_rules() -> String {
-    RULES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
-}
-
-fn known_parts() -> String {
-    format!("{}, {}", before::NAMES.join(", "), known_rules())
+fn known(wanted: fn(&Row) -> bool) -> String {
+    PARTS.iter().filter(|row| wanted(row)).map(|row| row.name).collect::<Vec<_>>().join(", ")
 }

@@ -13,12 +13,12 @@
 //! is filled, so that changing `lr` acts at once.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers};
-use super::rule::{Correction, Rule};
+use super::number::{Bound, Number, Numbers, single};
+use super::part::{Context, Rule, Terms};
 
 #[derive(Clone, Copy)]
 pub(super) struct Momentum {
-    lr: f32,
+    lr: f64,
     keep: f32,
     nesterov: bool,
 }
@@ -33,16 +33,20 @@ impl Rule<1> for Momentum {
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
         Ok(Self {
-            lr: numbers.single("lr"),
+            lr: numbers.double("lr"),
             keep: numbers.single("momentum"),
             nesterov: numbers.double("nesterov") > 0.5,
         })
     }
 
+    fn terms(self, context: Context) -> Terms {
+        Terms { step: single(self.lr * context.rate), ..Terms::default() }
+    }
+
     #[inline(always)]
-    fn update(self, _: Correction, p: f32, g: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
+    fn update(self, by: Terms, p: f32, g: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
         let b = self.keep * b + g;
         let direction = if self.nesterov { g + self.keep * b } else { b };
-        (p - self.lr * direction, [b])
+        (p - by.step * direction, [b])
     }
 }

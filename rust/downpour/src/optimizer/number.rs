@@ -12,6 +12,8 @@ pub(crate) enum Bound {
     NotNegative,
     /// At least 0 and less than 1.
     Fraction,
+    /// A whole number of at least 1.
+    Whole,
     Flag,
 }
 
@@ -22,6 +24,7 @@ impl Bound {
                 Self::Positive => value > 0.0,
                 Self::NotNegative => value >= 0.0,
                 Self::Fraction => (0.0..1.0).contains(&value),
+                Self::Whole => value >= 1.0 && value.fract() == 0.0 && value < 9e15,
                 Self::Flag => value.to_bits() == 0 || value.to_bits() == 1.0_f64.to_bits(),
             }
     }
@@ -31,6 +34,7 @@ impl Bound {
             Self::Positive => "a finite f32 > 0",
             Self::NotNegative => "a finite f32 >= 0",
             Self::Fraction => "in [0, 1) as f32",
+            Self::Whole => "a whole number >= 1",
             Self::Flag => "0 or 1",
         }
     }

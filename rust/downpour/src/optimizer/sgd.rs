@@ -1,12 +1,12 @@
 //! Plain stochastic gradient descent: `p = p - lr * g`.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers};
-use super::rule::{Correction, Rule};
+use super::number::{Bound, Number, Numbers, single};
+use super::part::{Context, Rule, Terms};
 
 #[derive(Clone, Copy)]
 pub(super) struct Sgd {
-    lr: f32,
+    lr: f64,
 }
 
 impl Rule<0> for Sgd {
@@ -14,11 +14,15 @@ impl Rule<0> for Sgd {
     const NUMBERS: &'static [Number] = &[Number::new("lr", Bound::Positive)];
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
-        Ok(Self { lr: numbers.single("lr") })
+        Ok(Self { lr: numbers.double("lr") })
+    }
+
+    fn terms(self, context: Context) -> Terms {
+        Terms { step: single(self.lr * context.rate), ..Terms::default() }
     }
 
     #[inline(always)]
-    fn update(self, _: Correction, p: f32, g: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
-        (p - self.lr * g, state)
+    fn update(self, by: Terms, p: f32, g: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
+        (p - by.step * g, state)
     }
 }

@@ -16,7 +16,7 @@ impl Store {
         scale: f32,
     ) -> Result<Applied, ApplyError> {
         let shared = &self.fragments[fragment];
-        let correction = self.optimizer.correction(shared.version() + 1);
+        let terms = self.optimizer.terms(shared.version() + 1);
         let stripes = self.geometry.fragment_stripes(fragment);
         let start = self.geometry.fragment_range(fragment).start;
         let mut scratch = self.scratch(&gradient)?;
@@ -30,15 +30,17 @@ impl Store {
             let part = gradient.slice(range.start - start, range.end - start);
             let part = as_f32(self, part, scratch.as_mut());
             let mut new = self.spare()?;
-            worst = worst.and(self.optimizer.update(Stripe {
-                old: old.planes(),
-                new: new.planes_mut(),
-                stride: self.stride,
-                gradient: part,
-                scale,
-                correction,
-                bypass: self.bypass,
-            }));
+            worst = worst.and(self.optimizer.update(
+                terms,
+                Stripe {
+                    old: old.planes(),
+                    new: new.planes_mut(),
+                    stride: self.stride,
+                    gradient: part,
+                    scale,
+                    bypass: self.bypass,
+                },
+            ));
             fresh.push(new);
             if !worst.gradient_finite() {
                 return Err(self.refuse_gradient(gradient, scale));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use downpour::kernel::{Gradient, Level};
-use downpour::optimizer::{Optimizer, rules};
+use downpour::optimizer::{Optimizer, parts};
 use downpour::store::{Applied, ApplyError, Geometry, Store};
 
 pub type Part = (String, BTreeMap<String, f64>);
@@ -16,33 +16,40 @@ pub fn part(name: &str, numbers: &[(&str, f64)]) -> Part {
     (name.to_owned(), numbers.iter().map(|&(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// One chain for every rule there is and every combination of the parts before it.
+/// For every rule: alone, behind each other part, and behind many in two orders.
 pub fn chains() -> Vec<Vec<Part>> {
-    let clip = || part("clip", &[("max", 0.75)]);
-    let decay = || part("weight_decay", &[("rate", 0.01)]);
+    let usual_of = |(name, _, numbers): (&str, bool, Vec<&str>)| {
+        part(name, &numbers.into_iter().map(|n| (n, usual(name, n))).collect::<Vec<_>>())
+    };
+    let of_kind = |rule| parts().filter(move |part| part.1 == rule).map(usual_of);
+    let before: Vec<_> = of_kind(false).collect();
     let mut chains = Vec::new();
-    for (rule, numbers) in rules() {
-        let numbers: Vec<_> = numbers.into_iter().map(|name| (name, usual(name))).collect();
-        for before in
-            [vec![], vec![clip()], vec![decay()], vec![clip(), decay()], vec![decay(), clip()]]
-        {
-            chains.push([before, vec![part(rule, &numbers)]].concat());
-        }
+    for rule in of_kind(true) {
+        chains.push(vec![rule.clone()]);
+        chains.extend(before.iter().map(|part| vec![part.clone(), rule.clone()]));
+        chains.push([before.clone(), vec![rule.clone()]].concat());
+        let backward = before.iter().rev().chain(&before[..3]).cloned().collect();
+        chains.push([backward, vec![rule]].concat());
     }
     chains.push(vec![part("momentum", &[("lr", 0.1), ("momentum", 0.5), ("nesterov", 0.0)])]);
     chains
 }
 
-fn usual(number: &str) -> f64 {
-    match number {
-        "lr" => 0.05,
-        "momentum" | "beta1" => 0.9,
-        "nesterov" => 1.0,
-        "beta2" => 0.999,
-        "eps" => 1e-8,
-        "initial" => 0.1,
-        "decay" => 0.02,
-        _ => panic!("give the new number {number} a usual value, and the new rule a twin"),
+fn usual(part: &str, number: &str) -> f64 {
+    match (part, number) {
+        ("trace", "decay") | (_, "momentum" | "beta1") => 0.9,
+        (_, "max") => 0.75,
+        (_, "rate") => 0.01,
+        (_, "updates") => 5.0,
+        (_, "every") => 2.0,
+        (_, "start" | "floor" | "initial") => 0.1,
+        (_, "factor") => 0.5,
+        (_, "lr") => 0.05,
+        (_, "nesterov") => 1.0,
+        (_, "beta2") => 0.999,
+        (_, "eps") => 1e-8,
+        (_, "decay") => 0.02,
+        _ => panic!("give the new number {number} of {part} a usual value, and the part a twin"),
     }
 }
 
@@ -51,13 +58,15 @@ pub fn compile(parts: &[Part], level: Level) -> Optimizer {
 }
 
 pub fn initial_state(parts: &[Part]) -> Vec<f32> {
-    let (rule, numbers) = parts.last().expect("a rule");
-    match rule.as_str() {
-        "sgd" => vec![],
-        "momentum" => vec![0.0],
+    parts.iter().flat_map(initial_of).collect()
+}
+
+fn initial_of((name, numbers): &Part) -> Vec<f32> {
+    match name.as_str() {
+        "momentum" | "trace" => vec![0.0],
         "adagrad" => vec![single(numbers["initial"])],
         "adam" | "adamw" => vec![0.0, 0.0],
-        _ => panic!("no twin for {rule}"),
+        _ => vec![],
     }
 }
 
@@ -66,37 +75,76 @@ fn single(value: f64) -> f32 {
     value as f32
 }
 
-/// One element's update, the `t`-th of its fragment; `g` is the scaled gradient.
-pub fn update(parts: &[Part], t: u64, mut p: f32, mut g: f32, s: &mut [f32]) -> f32 {
+/// What the chain's schedules make of the learning rate at the `t`-th update.
+fn rate(parts: &[Part], t: u64) -> f64 {
+    let before = u32::try_from(t - 1).expect("tests are short");
+    let mut rate = 1.0;
     for (name, numbers) in parts {
+        let way = |count: u32| (f64::from(count) / numbers["updates"]).min(1.0);
+        rate *= match name.as_str() {
+            "warm_up" => numbers["start"] + (1.0 - numbers["start"]) * way(before + 1),
+            "step_decay" => {
+                let steps =
+                    (0..=before).filter(|b| *b > 0 && f64::from(*b) % numbers["every"] == 0.0);
+                power(numbers["factor"], steps.count() as u64)
+            }
+            "cosine" => {
+                let rest = 1.0 - numbers["floor"];
+                numbers["floor"] + rest * (1.0 + cos_pi(way(before))) / 2.0
+            }
+            _ => 1.0,
+        };
+    }
+    rate
+}
+
+/// The cosine of `pi * x` by the sine's series about its root, term by term from the last.
+fn cos_pi(x: f64) -> f64 {
+    let y = std::f64::consts::PI * (x - 0.5);
+    let terms = (1..=11).rev().map(|n| f64::from(2 * n) * f64::from(2 * n + 1));
+    -(y * (1.0 - terms.fold(0.0, |sum, divisor| (1.0 - sum) * (y * y) / divisor)))
+}
+
+/// One element's update, the `t`-th of its fragment; `g` is the scaled gradient.
+pub fn update(parts: &[Part], t: u64, mut p: f32, mut g: f32, mut s: &mut [f32]) -> f32 {
+    let rate = rate(parts, t);
+    for part in parts {
+        let (name, numbers) = part;
         let number = |name: &str| single(numbers[name]);
+        let lr = numbers.get("lr").map_or(0.0, |lr| lr * rate);
         match name.as_str() {
             "clip" => g = g.clamp(-number("max"), number("max")),
             "weight_decay" => g += number("rate") * p,
-            "sgd" => p -= number("lr") * g,
+            "trace" => {
+                s[0] = number("decay") * s[0] + g;
+                g = s[0];
+            }
+            "warm_up" | "step_decay" | "cosine" => {}
+            "sgd" => p -= single(lr) * g,
             "momentum" => {
                 s[0] = number("momentum") * s[0] + g;
                 let nesterov = numbers["nesterov"] > 0.5;
                 let direction = if nesterov { g + number("momentum") * s[0] } else { s[0] };
-                p -= number("lr") * direction;
+                p -= single(lr) * direction;
             }
             "adagrad" => {
                 s[0] += g * g;
-                p -= number("lr") * g / (s[0].sqrt() + number("eps"));
+                p -= single(lr) * g / (s[0].sqrt() + number("eps"));
             }
             "adam" | "adamw" => {
                 if name == "adamw" {
-                    p -= single(numbers["lr"] * numbers["decay"]) * p;
+                    p -= single(numbers["lr"] * numbers["decay"] * rate) * p;
                 }
                 let (beta1, beta2) = (numbers["beta1"], numbers["beta2"]);
                 s[0] = single(beta1) * s[0] + single(1.0 - beta1) * g;
                 s[1] = single(beta2) * s[1] + single(1.0 - beta2) * (g * g);
-                let step = single(numbers["lr"] / (1.0 - power(beta1, t)));
+                let step = single(lr / (1.0 - power(beta1, t)));
                 let root = single(1.0 / (1.0 - power(beta2, t)).sqrt());
                 p -= step * s[0] / (s[1].sqrt() * root + number("eps"));
             }
             _ => panic!("no twin for {name}"),
         }
+        s = &mut s[initial_of(part).len()..];
     }
     p
 }

@@ -1,0 +1,24 @@
+//! L2 regularisation: add `rate * p` to the gradient (not decoupled; see `adamw` for that).
+
+use super::OptimizerError;
+use super::number::{Bound, Number, Numbers};
+use super::part::Change;
+
+#[derive(Clone, Copy)]
+pub(super) struct WeightDecay {
+    rate: f32,
+}
+
+impl Change<0> for WeightDecay {
+    const NAME: &'static str = "weight_decay";
+    const NUMBERS: &'static [Number] = &[Number::new("rate", Bound::NotNegative)];
+
+    fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
+        Ok(Self { rate: numbers.single("rate") })
+    }
+
+    #[inline(always)]
+    fn change(self, g: f32, p: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
+        (g + self.rate * p, state)
+    }
+}
