@@ -40,7 +40,13 @@ class SimOptions:
     events: int
     virtual_s: float
 
-    def simulate(self, seed: int, trace: Any = None, run_folder: str | None = None) -> Any:
+    def simulate(
+        self,
+        seed: int,
+        trace: Any = None,
+        run_folder: str | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> Any:
         """Load the file again, so that no run sees what another left, and run it once."""
         from pydownpour.job import load_job
         from pydownpour.sim.api import simulate
@@ -61,6 +67,7 @@ class SimOptions:
             run_folder=run_folder,
             events_max=self.events,
             virtual_s_max=self.virtual_s,
+            say=say,
         )
 
     def replay(self, seed: int) -> str:
@@ -214,7 +221,9 @@ def _one(
     if trace:
         print(TRACE_HEADER, file=out)
     first = Trace((lambda text: print(text, file=out)) if trace else None, keep=check)
-    report = options.simulate(options.seed, first, run_folder)
+    report = options.simulate(
+        options.seed, first, run_folder, lambda words: print(words, file=out, flush=True)
+    )
     _print_report(report, out)
     good = is_good(report)
     if check:

@@ -193,6 +193,13 @@ class CoordinatorService:
         spread = answer.wait_s * self._random.uniform(0.75, 1.25)
         return msgspec.structs.replace(answer, wait_s=spread)
 
+    def stop(self, message: Stop) -> HeartbeatAnswer:
+        """As ``POST /v1/stop``: end the job early, in order."""
+        try:
+            return self._stop(message, _now())
+        finally:
+            self._after()
+
     def _stop(self, message: Stop, now: float) -> HeartbeatAnswer:
         self._stopped = True
         if message.failed:

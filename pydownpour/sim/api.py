@@ -44,6 +44,7 @@ def simulate(
     events_max: int = EVENTS_MAX,
     virtual_s_max: float = VIRTUAL_S_MAX,
     checks: Sequence[type[Check]] = (),
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Run a job in one process on virtual time, and return its report.
 
@@ -71,6 +72,8 @@ def simulate(
         virtual_s_max: Virtual seconds it may last; more is a failure.
         checks: What must hold beyond the product's own table: classes derived from
             ``pydownpour.testing.Check``.
+        say: Called at once with what the replica function raised and its traceback, the first
+            time it raises so; the third time in a row ends the job, as in a real run.
 
     Returns:
         The report (``pydownpour.sim.report`` says what is in it). A run that failed has its reason
@@ -105,7 +108,7 @@ def simulate(
         _ = job.train  # without one it would fail in every replica, again and again
     if run_folder is not None:
         claim_run_folder(os.fspath(run_folder))
-    world = World(job, settings, kept, checks=checks)
+    world = World(job, settings, kept, checks=checks, say=say)
     with _seeded(seed):
         _run(world)
     if run_folder is not None:

@@ -5,6 +5,7 @@ constant. On top of it come::
 
     seed, trace_hash           equal settings and code give equal hashes, on every machine
     failure                    why the run is no good, "" if it is
+    user_errors                what the replica function raised, each the first time, with traceback
     violations                 what should have held and did not, in words
     virtual_s, events          how long the world lasted, and callbacks it took
     messages, messages_per_s   pieces of data delivered, and per second of wall time

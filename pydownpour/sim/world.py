@@ -21,9 +21,13 @@ from typing import Any, final
 
 from pydownpour import limits
 from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
+from pydownpour.engines.base import EXIT_USER, Exit
+from pydownpour.engines.restarts import End, GiveUp, Restarts
 from pydownpour.errors import ConfigError, DownpourError
+from pydownpour.fields import clip
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
+from pydownpour.replica import failure
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import ShardService, run_shard
@@ -41,6 +45,7 @@ from pydownpour.sim.plans import Plan
 from pydownpour.sim.processes import Processes
 from pydownpour.sim.samples import SampleOracle
 from pydownpour.sim.trace import Trace
+from pydownpour.wire.messages import Stop
 
 PORT = 7000
 """Every role's port, each on its own host."""
@@ -115,6 +120,7 @@ class World:
         oracle: Oracle | None = None,
         samples: SampleOracle | None = None,
         checks: Sequence[type[Check]] = (),
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.job, self.settings = job, settings
         self.oracle, self.samples = oracle, samples
@@ -139,6 +145,11 @@ class World:
         self.checks = Checks(self, checks)
         self.leaving: dict[str, None] = {}
         """Replicas that were asked to stop: nobody starts them again."""
+        self.user_errors: list[str] = []
+        """Each failure of the replica function, the first time it happened, with its traceback."""
+        self._say = say
+        self._user_restarts = Restarts()
+        self._born: dict[str, float] = {}
         self._replicas_added = 0
         self._ids: dict[str, int] = {}
         self._delays: dict[str, float] = {}
@@ -262,8 +273,13 @@ class World:
         return main
 
     def _shard_ended(self, actor: Actor, error: BaseException | None) -> None:
-        if error is not None and not self.over:
+        if error is not None and not self.over and not self._is_failing:
             self.fail(f"{actor.name} ended: {error!r}")
+
+    @property
+    def _is_failing(self) -> bool:
+        """The coordinator has told everybody that the job failed; it still makes its report."""
+        return self.coordinator is not None and self.coordinator.core.state == "failed"
 
     def add_replica(self) -> str:
         """One more replica, on a host of its own. Returns its name."""
@@ -275,6 +291,7 @@ class World:
         return name
 
     def _start_replica(self, name: str, host: Host) -> None:
+        self._born[name] = self.loop.now
         self.processes.start(name, host, self._replica_main(name, host), self._replica_ended)
 
     def _replica_main(self, name: str, host: Host) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -307,7 +324,37 @@ class World:
             self.ends.append(error)
         if error is not None and not self.over:
             self.trace.note(self.loop.now, "failed", f"{actor.name} {type(error).__name__}")
+            if failure.is_users(error):
+                self._user_failed(actor.name, error)
             self.restart_later(actor.name)
+
+    def _user_failed(self, name: str, error: BaseException) -> None:
+        """Say it at once; the third in a row ends the job, as the engine of a real run does."""
+        unit = failure.noted_unit(error)
+        end = End(
+            Exit(EXIT_USER),
+            self.loop.now - self._born[name],
+            failure=failure.in_words(error),
+            unit=unit,
+            cured_by_skipping=bool(unit) and self.job.on_error == "skip",
+        )
+        if not any(end.failure in told for told in self.user_errors):
+            lines = "".join(f"\n  | {line}" for line in failure.user_traceback(error))
+            self.user_errors.append(
+                f"{name} failed {unit or 'outside of any unit'}: {end.failure}{lines}"
+            )
+            if self._say is not None:
+                self._say(self.user_errors[-1])
+        place = int(name.rpartition("-")[2])
+        decision = self._user_restarts.decide(place, end, self.loop.now)
+        coordinator = self.processes.live.get("coordinator")
+        if (
+            isinstance(decision, GiveUp)
+            and self.coordinator is not None
+            and coordinator is not None
+        ):
+            stop = Stop(reason=clip(decision.reason), failed=True)
+            self.loop.call_soon(self.coordinator.stop, stop, context=coordinator.context)
 
     def _replica_gone(self, actor: Actor) -> None:
         self.checks.replica_gone(actor)
@@ -382,6 +429,7 @@ class World:
             "faults_injected": self.faults,
             "is_evidence": self.checks.is_evidence,
             "violations": self.checks.violations,
+            "user_errors": self.user_errors,
             "failure": self.failure,
         }
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,32 @@ def test_an_async_evaluation_works_and_is_repeatable() -> None:
     assert first["metrics"] == second["metrics"]
 
 
+def corrupt_job(*, corrupt: Container[int] = (5,), plain: bool = False, **settings: Any) -> dp.Job:
+    """A job some of whose samples raise."""
+    job = dp.Job(
+        parameters={"w": np.zeros(40, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        data=dp.Work(20, unit=2, shuffle=False),
+        **settings,
+    )
+
+    def gradient(unit: dp.Unit) -> dict[str, Any]:
+        if any(int(sample) in corrupt for sample in unit.indices):
+            raise ValueError("corrupt")
+        return {"w": np.zeros(40, np.float32)}
+
+    def train(replica: Any) -> None:
+        for unit in replica.work():
+            replica.step(gradient(unit))
+
+    async def train_async(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            await replica.step(gradient(unit))
+
+    job.replica(train if plain else train_async)
+    return job
+
+
 @pytest.mark.parametrize("faults", ["calm", "kill", "reset"])
 def test_a_plain_function_runs_the_same_run(faults: str) -> None:
     """Also under faults, event by event: a thread is no excuse."""
@@ -119,9 +145,41 @@ def test_a_killed_plain_function_is_unwound_when_the_world_ends() -> None:
 def test_what_a_plain_function_raises_is_the_replica_s_failure() -> None:
     job = counting_job(plain=True)
     job._train = lambda replica: 1 / 0
-    report = dp.simulate(job, replicas=1, virtual_s_max=30)
+    said: list[str] = []
+    report = dp.simulate(job, replicas=1, virtual_s_max=30, say=said.append)
     assert not is_good(report)
     assert report["state"] == "failed"
+    assert report["user_errors"] == said
+    (words,) = said
+    assert "ZeroDivisionError: division by zero (test_sim_api.py:" in words
+    assert "job._train = lambda replica: 1 / 0" in words, "the user's own line"
+    assert "That is the third time in a row" in report["failure"]
+    assert report["restarts"] == 2
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_corrupt_sample_ends_a_simulated_job_as_it_does_a_real_one(plain: bool) -> None:
+    report = dp.simulate(corrupt_job(plain=plain), replicas=3, virtual_s_max=60)
+    assert report["state"] == "failed"
+    assert "unit 2 of pass 1 (places 4 to 5 of the pass's order)" in report["failure"]
+    assert "ValueError: corrupt (test_sim_api.py:" in report["failure"]
+    (words,) = report["user_errors"]
+    assert "at unit 2 of pass 1" in words
+    assert report["violations"] == [f"the job ends well: {report['failure']}"]
+
+
+def test_a_simulated_job_that_skips_it_goes_on_without_the_unit() -> None:
+    report = dp.simulate(corrupt_job(on_error="skip"), replicas=3, virtual_s_max=60)
+    assert is_good(report), report["failure"]
+    assert report["units"] == 9
+    assert [aside["unit"] for aside in report["units_aside"]] == [2]
+
+
+def test_code_that_is_broken_ends_the_job_even_where_units_are_skipped() -> None:
+    job = corrupt_job(on_error="skip", corrupt=range(20))
+    report = dp.simulate(job, replicas=3, virtual_s_max=600)
+    assert report["state"] == "failed"
+    assert "UNITS_ASIDE_IN_A_ROW_MAX" in report["failure"]
 
 
 def test_another_seed_is_another_run_and_the_same_is_the_same() -> None:
