@@ -215,6 +215,10 @@ BACKOFF_MAX_S: Final = 2.0
 """Between two retries at most: a peer that comes back is found within this."""
 JOIN_PATIENCE_S: Final = 60.0
 """How long a role waits for a coordinator or shard to appear before it gives up in words."""
+WAIT_TOLD_S: Final = 2.0
+"""Who waits for a peer says so after this long; longer than anything that is only being started."""
+WAIT_TOLD_MAX_S: Final = 30.0
+"""Between two such lines at most, and twice in JOIN_PATIENCE_S."""
 COORDINATOR_REFUSED_S: Final = 10.0
 """The same once a role has heard it and its host then refuses connections: the process is gone, but
 a proxy before it may only be restarting."""

@@ -12,6 +12,7 @@ The end, step by step, so that the report's counts agree with each other:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from random import Random
 from typing import Any, TypeVar, final
@@ -32,6 +33,7 @@ from pydownpour.layout import Flat
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.server import Call, FrameBody, Handler, Route, Server
+from pydownpour.net.waiting import Turn
 from pydownpour.storage.files import Files
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import messages
@@ -48,6 +50,8 @@ from pydownpour.wire.messages import (
     Status,
     Stop,
 )
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Message)
 
@@ -143,6 +147,8 @@ class CoordinatorService:
         self._reader, self._recorder, self._random = reader, recorder, random
         self._evaluator = Evaluator(core, self._read)
         self._news = asyncio.Event()
+        self._turn = Turn()
+        self._waits_since: float | None = None
         self._stopped = False
 
     def routes(self) -> list[Route]:
@@ -261,7 +267,17 @@ class CoordinatorService:
         while True:
             self.core.tick(_now())
             self._after()
+            self._say_waits()
             await asyncio.sleep(limits.SWEEP_S)
+
+    def _say_waits(self) -> None:
+        core, now = self.core, _now()
+        if core.is_over or (core.state != "waiting" and core.members.present):
+            self._waits_since = None
+            return
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        if self._turn.is_mine(self._waits_since, now):
+            log.warning("%s", core.reason(now))
 
     def _helper_ended(self, helper: asyncio.Task[None]) -> None:
         """A broken helper is a fault of ours: end the job in words rather than limp on."""

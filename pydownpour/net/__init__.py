@@ -1,5 +1,6 @@
 """Sockets: the only room that touches aiohttp.
 
 ``server`` listens, ``client`` asks, ``upgrade`` turns a request into a stream of frames on both
-ends, ``access`` holds tokens, TLS and the rule about addresses.
+ends, ``heartbeat`` says that a role lives, ``waiting`` for whom it waits, ``proxies`` what is on
+the way. ``access`` holds tokens, TLS and the rule about addresses.
 """

@@ -7,9 +7,8 @@ import contextlib
 import contextvars
 import errno
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -24,13 +23,17 @@ from pydownpour.errors import (
     UpgradeRefused,
 )
 from pydownpour.net import parser, sockets
-from pydownpour.net.access import Access, is_loopback
+from pydownpour.net.access import Access
 from pydownpour.net.pace import Pace, Watch
+from pydownpour.net.proxies import proxy_for
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.wire import messages, problems
 from pydownpour.wire.messages import Message
 
 M = TypeVar("M", bound=Message)
+
+GATEWAY_STATUSES: Final = (502, 503, 504)
+"""What proxies answer for a peer that they cannot reach: it may not have begun yet."""
 
 
 @final
@@ -41,7 +44,7 @@ class Client:
     its answer, has moved, however long all of it takes.
 
     Redirects are never followed (a token would travel with them), answers are never unpacked.
-    ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` are obeyed, but never for loopback.
+    Proxies of the environment are obeyed (see ``net.proxies``), but never for loopback.
 
     Raises:
         ConfigError: the URL is not http or https, or its certificate is not to be trusted.
@@ -52,8 +55,16 @@ class Client:
     def __init__(self, url: str, *, access: Access) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"peer URL {url!r} must start with http:// or https://")
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:
+            raise ConfigError(f"bad URL {url!r}: {error}") from None
+        if not parts.hostname:
+            raise ConfigError(f"bad URL {url!r}: it names no host")
         self.url = url.rstrip("/")
         self._access = access
+        self._proxy = proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
@@ -78,9 +89,9 @@ class Client:
                 headers=self._access.headers(),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                # Only where it is needed: aiohttp then looks for the proxy, and into ~/.netrc, with
-                # two threads for every request, which costs more than the request itself.
-                trust_env=has_proxy(self.url),
+                # Not trust_env: aiohttp would then look for the proxy, and into ~/.netrc, with two
+                # threads for every request, which costs more than the request itself.
+                proxy=self._proxy.url if self._proxy is not None else None,
                 read_bufsize=limits.CONTROL_SIZE_MAX,
             )
         return self._session
@@ -158,7 +169,7 @@ class Client:
                 ) as response:
                     if response.status != 200:
                         data = await response.content.read(limits.CONTROL_SIZE_MAX)
-                        raise problems.revive(response.status, data, peer=self.url)
+                        raise self._revived(response.status, data)
                     # Not iter_any, which joins what has come: one copy more. An HTTP chunk may
                     # end in an empty piece.
                     async for chunk, _ in response.content.iter_chunks():
@@ -187,13 +198,13 @@ class Client:
                 if response.status != 101:
                     data = await response.content.read(limits.CONTROL_SIZE_MAX)
                     response.close()
-                    if problems.parse(data) is None:
+                    if problems.parse(data) is None and response.status not in GATEWAY_STATUSES:
                         raise UpgradeRefused(
                             f"{self.url}{path} answered {response.status} instead of 101: "
                             "something on the way does not pass Upgrade on",
                             peer=self.url,
                         )
-                    raise problems.revive(response.status, data, peer=self.url)
+                    raise self._revived(response.status, data)
         connection = response.connection
         if connection is None or connection.transport is None:
             raise PeerLost(f"{self.url} closed the stream at once", peer=self.url)
@@ -230,7 +241,7 @@ class Client:
                         chunks.append(chunk)
                     data = b"".join(chunks)
                     if response.status != 200:
-                        raise problems.revive(response.status, data, peer=self.url)
+                        raise self._revived(response.status, data)
                     return data
 
     @contextlib.contextmanager
@@ -242,7 +253,7 @@ class Client:
             raise  # some of ours are OSErrors too: they already say what happened
         except TimeoutError as error:
             raise DeadlineExceeded(
-                f"{self.url} did not answer within {timeout_s:g} s",
+                f"{self.url} did not answer within {timeout_s:g} s{self._through}",
                 peer=self.url,
                 limit_s=timeout_s,
             ) from error
@@ -254,19 +265,46 @@ class Client:
                 peer=self.url,
             ) from error
         except aiohttp.ClientConnectorError as error:
-            # A proxy that refuses says nothing of the peer behind it.
-            refused = error.os_error.errno == errno.ECONNREFUSED and not has_proxy(self.url)
-            raise ConnectFailed(
-                f"cannot connect to {self.url}: {error.os_error}; does it run?",
+            raise self._not_connected(error) from error
+        except aiohttp.ClientHttpProxyError as error:
+            # Not in aiohttp's words: they show the proxy's password.
+            if error.status in GATEWAY_STATUSES:
+                raise self._revived(error.status, b"") from None
+            raise ConfigError(
+                f"cannot reach {self.url}: {self._proxy} answered HTTP {error.status}",
                 peer=self.url,
-                refused=refused,
-            ) from error
+            ) from None
         except aiohttp.InvalidURL as error:
             raise ConfigError(f"bad URL {self.url!r}: {error}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise PeerLost(
-                f"connection to {self.url} broke: {error or type(error).__name__}", peer=self.url
+                f"connection to {self.url} broke: {error or type(error).__name__}{self._through}",
+                peer=self.url,
             ) from error
+
+    @property
+    def _through(self) -> str:
+        return f", through {self._proxy}" if self._proxy is not None else ""
+
+    def _not_connected(self, error: aiohttp.ClientConnectorError) -> ConnectFailed:
+        # A proxy that refuses says nothing of the peer behind it.
+        refused = error.os_error.errno == errno.ECONNREFUSED and self._proxy is None
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            words = f"cannot reach {self.url}: {error.os_error}{self._through}"
+        elif isinstance(error, aiohttp.ClientConnectorDNSError):
+            words = f"no host {error.host!r} is known here ({error.os_error}): is {self.url} right?"
+        else:
+            words = f"cannot connect to {self.url}: {error.os_error}; does it run?"
+        return ConnectFailed(words, peer=self.url, refused=refused)
+
+    def _revived(self, status: int, data: bytes) -> DownpourError:
+        """The error an answer stands for."""
+        if status in GATEWAY_STATUSES and problems.parse(data) is None:
+            way = self._proxy or "a proxy on the way"
+            return ConnectFailed(
+                f"{self.url} is not there: {way} answered HTTP {status}", peer=self.url
+            )
+        return problems.revive(status, data, peer=self.url)
 
 
 class _Progress:
@@ -313,11 +351,3 @@ class _Connector(aiohttp.TCPConnector):
         if progress is not None:
             progress.transport = connection.transport
         return connection
-
-
-def has_proxy(url: str) -> bool:
-    """True if the environment names a proxy for a URL; this machine is reached without."""
-    target = urlsplit(url)
-    host = target.hostname or ""
-    named = getproxies().get(target.scheme)
-    return bool(named) and not is_loopback(host) and not proxy_bypass(host)

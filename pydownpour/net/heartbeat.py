@@ -26,6 +26,7 @@ from pydownpour.errors import (
     TransportError,
 )
 from pydownpour.net.client import Client
+from pydownpour.net.waiting import Turn
 from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Heartbeats:
         self._client, self._every_s = client, every_s
         self._make, self._heard = make, heard
         self._patience = Patience(client.url)
+        self._turn = Turn()
         self._with_counts = True
         self._logged = ""
 
@@ -102,6 +104,8 @@ class Heartbeats:
             self._log(logging.ERROR, failure)
         if (spent := self._patience.spent(failure, loop.time())) is not None:
             raise spent from failure
+        if self._turn.is_mine(self._patience.heard_at, loop.time()):
+            log.warning("waiting for the coordinator at %s: %s", self._client.url, failure)
         return None
 
     def _log(self, level: int, error: Exception) -> None:
@@ -123,13 +127,14 @@ class Patience:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._heard_at = 0.0
+        self.heard_at = 0.0
+        """When it last answered."""
         self._refused_since: float | None = None
         self._was_finishing = False
 
     def heard(self, now: float, *, state: str = "") -> None:
         """It answered, and said how the job stands."""
-        self._heard_at, self._refused_since = now, None
+        self.heard_at, self._refused_since = now, None
         self._was_finishing = state == "evaluating"
 
     def spent(self, error: Exception, now: float) -> DownpourError | None:
@@ -138,7 +143,7 @@ class Patience:
             self._refused_since = None
         elif self._refused_since is None:
             self._refused_since = now
-        silent_s = now - self._heard_at
+        silent_s = now - self.heard_at
         if silent_s > limits.JOIN_PATIENCE_S:
             return JobFailed(
                 f"no answer from the coordinator at {self._url} for {silent_s:.0f} s, the limit "

@@ -25,6 +25,7 @@ from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
 from pydownpour.net.access import Access, Tls
 from pydownpour.net.client import Client
+from pydownpour.net.waiting import Turn, Waiting
 from pydownpour.replica.failure import EndedItself, note_unit, unit_failure
 from pydownpour.replica.portal import LoopThread, Portal, SameLoop
 from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
@@ -279,8 +280,9 @@ class _Joined:
         joined = await _ask_to_join(client, self._layout, self._name, self._replica, self._rng)
         layout = Layout.from_entries(joined.arrays)
         partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
-        self._session = Session(joined, layout, client, self._access, self._rng)
-        await self._session.__aenter__()
+        session = self._session = Session(joined, layout, client, self._access, self._rng)
+        _ = session.spawn(_say_waits(session), "words about waiting")
+        await session.__aenter__()
         self._leases = Leases(self._session)
 
     async def _close(self, error: BaseException | None) -> None:
@@ -324,22 +326,40 @@ async def _ask_to_join(
         codecs=["none"],
     )
     delay_s = limits.BACKOFF_MIN_S
+    async with Waiting(f"the coordinator at {client.url} to let this replica join") as waiting:
+        while True:
+            try:
+                joined = await client.post("/v1/join", request, Joined)
+            except DownpourError as error:
+                if not error.retryable:
+                    raise
+                waiting.note(error)
+                if loop.time() > give_up_at:
+                    raise JobFailed(
+                        f"could not join within {limits.JOIN_PATIENCE_S:g} s: {error}"
+                    ) from error
+            else:
+                if joined.wire_dtype not in DTYPE_CODES:
+                    raise ConfigError(
+                        f"the job pushes {joined.wire_dtype}, unknown to this version"
+                    )
+                return joined
+            await asyncio.sleep(delay_s * rng.uniform(0.5, 1.0))
+            delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+
+
+async def _say_waits(session: Session) -> None:
+    """Say for which shards this replica waits while nothing moves between them."""
+    loop, turn = asyncio.get_running_loop(), Turn()
+    since, before = loop.time(), -1
     while True:
-        try:
-            joined = await client.post("/v1/join", request, Joined)
-        except DownpourError as error:
-            if not error.retryable:
-                raise
-            if loop.time() > give_up_at:
-                raise JobFailed(
-                    f"could not join within {limits.JOIN_PATIENCE_S:g} s: {error}"
-                ) from error
-        else:
-            if joined.wire_dtype not in DTYPE_CODES:
-                raise ConfigError(f"the job pushes {joined.wire_dtype}, unknown to this version")
-            return joined
-        await asyncio.sleep(delay_s * rng.uniform(0.5, 1.0))
-        delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+        moved = sum(sum(link.traffic()) for link in session.links)
+        whom = session.waiting_for()
+        if not whom or moved != before:
+            since, before = loop.time(), moved
+        elif turn.is_mine(since, loop.time()):
+            log.warning("waiting for %s for %.0f s now", whom, loop.time() - since)
+        await asyncio.sleep(limits.WAIT_TOLD_S / 2)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

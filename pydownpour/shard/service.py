@@ -31,6 +31,7 @@ from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
+from pydownpour.net.waiting import Waiting
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
 from pydownpour.wire import messages
@@ -154,7 +155,9 @@ class ShardService:
 
         A coordinator that is away, or a connection that breaks on the way, is tried again.
         """
-        shard = self._shard = await _patiently(lambda: self._filled(client, assigned))
+        shard = self._shard = await _patiently(
+            lambda: self._filled(client, assigned), f"the parameters from {client.url}"
+        )
         log.info(
             "shard %d of %d: elements %d..%d, %d fragments",
             assigned.index,
@@ -342,19 +345,24 @@ async def _register(
         version=pydownpour.__version__,
         nonce=f"{rng.getrandbits(64):016x}",
     )
-    return await _patiently(lambda: client.post("/v1/shard", hello, ShardAssigned))
+    return await _patiently(
+        lambda: client.post("/v1/shard", hello, ShardAssigned),
+        f"the coordinator at {client.url} to take this shard",
+    )
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again while that may help, for ``limits.JOIN_PATIENCE_S``."""
+async def _patiently(ask: Callable[[], Awaitable[T]], whom: str) -> T:
+    """Ask again while that may help, for ``limits.JOIN_PATIENCE_S``; says for whom it waits."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + limits.JOIN_PATIENCE_S
     delay_s = limits.BACKOFF_MIN_S
-    while True:
-        try:
-            return await ask()
-        except DownpourError as error:
-            if not error.retryable or loop.time() > give_up_at:
-                raise
-        await asyncio.sleep(delay_s)
-        delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
+    async with Waiting(whom) as waiting:
+        while True:
+            try:
+                return await ask()
+            except DownpourError as error:
+                if not error.retryable or loop.time() > give_up_at:
+                    raise
+                waiting.note(error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import gc
 import inspect
+import os
 import random
 import re
 import time
@@ -164,7 +165,7 @@ class World:
 
     def run(self) -> World:
         """Run the job to its end, or to the failure that ``failure`` names."""
-        with _collector_at_rest(), _limits_set(self.settings.limits):
+        with _collector_at_rest(), _no_proxies(), _limits_set(self.settings.limits):
             began = time.perf_counter()  # only for messages a second; no decision sees it
             asyncio.set_event_loop(self.loop)
             try:
@@ -493,6 +494,20 @@ def _collector_at_rest() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _no_proxies() -> Iterator[None]:
+    """No proxy of this machine's environment stands between simulated hosts."""
+    before = os.environ.get("no_proxy")
+    os.environ["no_proxy"] = "*"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["no_proxy"]
+        else:
+            os.environ["no_proxy"] = before
 
 
 @contextlib.contextmanager

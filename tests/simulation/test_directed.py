@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pydownpour import limits
 from pydownpour.sim.compute import ComputeModel
 from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.oracle import Oracle
+from pydownpour.sim.plans import Plan
 from pydownpour.sim.transport import SimTransport
 from pydownpour.sim.world import Settings, World
 
 STUCK_S = 10.0
 
 
-def small_world(*, latency_s: float = 0.03) -> World:
+def small_world(*, latency_s: float = 0.03, storm_s: float = 4.0) -> World:
     """Two replicas at work for some six virtual seconds."""
     oracle = Oracle(pushes=24)
     settings = Settings(
@@ -23,6 +26,7 @@ def small_world(*, latency_s: float = 0.03) -> World:
         shards=2,
         link=LinkModel(latency_s=latency_s),
         compute=ComputeModel(base_s=0.5),
+        faults=Plan(storm_s=storm_s),  # then everything is healed
         virtual_s_max=120.0,
     )
     return World(oracle.job, settings, oracle=oracle)
@@ -59,3 +63,39 @@ def test_replicas_whose_streams_are_stuck_send_again_elsewhere_and_lose_nothing(
     assert world.run().checks.violations == []
     assert world.virtual_s < 2.0 + 2 * limits.ACK_TIMEOUT_S
     assert all(replica["reconnects"] >= 2 for replica in world.report["replicas"])
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "whom"),
+    [
+        ("replica-0", "coordinator", "the coordinator at .* to let this replica join"),
+        ("shard-1", "coordinator", "the coordinator at .* to take this shard"),
+        ("shard-1", "coordinator", "shard 1 to start"),
+        ("replica-0", "shard-1", "shard 1 at "),
+    ],
+)
+def test_nobody_waits_in_silence(
+    here: str, there: str, whom: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is cut off from the first moment on says for whom it waits, and why."""
+    world = small_world(storm_s=9.0)
+    world.loop.at(0.0, world.network.cut_path, here, there)
+    assert world.run().checks.violations == []
+    lines = [line for line in caplog.messages if re.match(f"waiting for {whom}", line)]
+    assert 1 <= len(lines) <= 4, "after 2 s, and then ever less often"
+
+
+def test_a_coordinator_that_falls_silent_is_named_by_those_who_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = small_world(storm_s=8.0)
+    for host in ("replica-0", "shard-0"):
+        world.loop.at(2.0, world.network.cut_path, "coordinator", host)
+    world.run()
+    lines = [line for line in caplog.messages if "waiting for the coordinator at http" in line]
+    assert len(lines) >= 2, "the replica and the shard"
+
+
+def test_a_run_in_which_nothing_is_late_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert small_world().run().checks.violations == []
+    assert [line for line in caplog.messages if line.startswith("waiting")] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import threading
 from collections.abc import Callable, Container, Iterator
@@ -291,6 +292,16 @@ def test_budgets_turn_a_long_run_into_a_failure_in_words() -> None:
     assert "virtual seconds" in verdict(report)
     assert (report["state"], report["job"]) == ("failed", "job")
     assert "500 events" in dp.simulate(counting_job(plain=False), events_max=500)["failure"]
+
+
+def test_no_proxy_of_the_environment_reaches_into_a_simulation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = dp.simulate(counting_job(plain=False))["trace_hash"]
+    monkeypatch.setenv("http_proxy", "http://gate.example:3128")
+    monkeypatch.setenv("no_proxy", "near.example")
+    assert dp.simulate(counting_job(plain=False))["trace_hash"] == expected
+    assert os.environ["no_proxy"] == "near.example"
 
 
 def test_the_run_folder_can_be_kept(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Nobody waits in silence: who waits for a peer says for whom, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import final
+
+from pydownpour import limits
+
+log = logging.getLogger(__name__)
+
+
+@final
+class Waiting:
+    """Says for whom a role waits as long as it does; an async context manager.
+
+    Args:
+        whom: In words.
+    """
+
+    def __init__(self, whom: str) -> None:
+        self._whom = whom
+        self._why = "no answer yet"
+        self._telling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Waiting:
+        self._telling = asyncio.create_task(self._tell(), name=f"waiting for {self._whom}")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._telling is not None
+        self._telling.cancel()
+        await asyncio.gather(self._telling, return_exceptions=True)
+
+    def note(self, why: object) -> None:
+        """The newest reason."""
+        self._why = str(why)
+
+    async def _tell(self) -> None:
+        loop, turn = asyncio.get_running_loop(), Turn()
+        since = loop.time()
+        while True:
+            await asyncio.sleep(turn.next_at(since) - loop.time())
+            if turn.is_mine(since, loop.time()):
+                waited_s = loop.time() - since
+                log.warning("waiting for %s for %.0f s now: %s", self._whom, waited_s, self._why)
+
+
+@final
+class Turn:
+    """When a wait is worth a word: after ``limits.WAIT_TOLD_S``, and then ever less often.
+
+    Pure: told the time, and since when the wait lasts. Another ``since`` is another wait.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._next_at = 0.0
+
+    def next_at(self, since: float) -> float:
+        """When the next word is due."""
+        if since != self._since:
+            self._since, self._next_at = since, since + limits.WAIT_TOLD_S
+        return self._next_at
+
+    def is_mine(self, since: float, now: float) -> bool:
+        """Whether to say something now."""
+        if now < self.next_at(since):
+            return False
+        self._next_at = now + min(now - since, limits.WAIT_TOLD_MAX_S)
+        return True
