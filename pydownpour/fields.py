@@ -15,6 +15,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta
 
 from pydownpour import limits
+from pydownpour.errors import RemoteProtocolError
 
 FLOAT_MAX: Final = 1.7976931348623157e308
 """The largest finite double."""
@@ -49,6 +50,20 @@ Numbers: TypeAlias = Annotated[dict[Label, Finite], Meta(max_length=limits.SETTI
 """One part of an optimizer: its numbers by name."""
 Parts: TypeAlias = Annotated[list[tuple[Label, Numbers]], Meta(max_length=limits.SETTINGS_MAX)]
 """An optimizer: its parts in their order."""
+
+
+def number(text: str, what: str, greatest: int) -> int:
+    """The number that a header or a query names, in plain digits.
+
+    Raises:
+        RemoteProtocolError: it is something else, or greater than it can be.
+    """
+    # int() would take "²", "1_0" and " 7", and refuses more than 4,300 digits in its own words.
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(greatest))):
+        raise RemoteProtocolError(f"{what}={text[:40]!r} must be a number from 0 to {greatest}")
+    if int(text) > greatest:
+        raise RemoteProtocolError(f"{what}={text} must be a number from 0 to {greatest}")
+    return int(text)
 
 
 def clip(words: str, length: int = limits.WORDS_LEN_MAX) -> str:

@@ -27,10 +27,13 @@ from pydownpour.replica.pushes import Push
 from pydownpour.replica.session import Session
 from pydownpour.wire import messages
 from pydownpour.wire.messages import HeartbeatAnswer, Join, Joined, ShardAssigned, ShardHello
+from pydownpour.wire.proof import KEY_SIZE, Keeper
 
 SILENT_S = 3600.0
 """Between two heartbeats: none falls into a measurement."""
 INITIAL_PIECE_LEN = 1 << 18
+KEEPER = Keeper(bytes(KEY_SIZE))
+"""The cluster is nobody else's: its key need not be secret."""
 
 
 @final
@@ -65,6 +68,9 @@ class Cluster:
         self.has_shard.set()
         return ShardAssigned(
             index=0,
+            incarnation=1,
+            secret=KEEPER.secret("shard", 0, 1),
+            key=KEEPER.text(),
             shards=1,
             epoch=1,
             start=0,
@@ -100,6 +106,7 @@ class Cluster:
         return Joined(
             replica=replica,
             incarnation=1,
+            secret=KEEPER.secret("replica", replica, 1),
             epoch=1,
             protocol=messages.PROTOCOL,
             stripe_len=self.partition.stripe_len,

@@ -22,7 +22,7 @@ import msgspec
 from pydownpour.cli import loop
 from pydownpour.cli.failures import Failure, Interrupted, in_words, tell_engine
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
-from pydownpour.engines.base import EXIT_FAILED, EXIT_USER
+from pydownpour.engines.base import EXIT_FAILED, EXIT_USER, OWNER_VARIABLE
 from pydownpour.engines.child import Channel, adopt
 from pydownpour.net import process
 from pydownpour.replica import failure
@@ -99,7 +99,7 @@ def coordinator(
                 channel, "coordinator", url, _next_steps(file, url, token_file), token_file
             ),
             expected_replicas=replicas,
-            random=random.Random(),
+            random=random.SystemRandom(),
             loaded=job.forget_parameters,
         )
 
@@ -160,26 +160,20 @@ def shard(
 @click.argument("file", metavar="FILE[:JOB]")
 @click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
 @click.option("--name", default="", metavar="NAME", help="Shown in displays and reports.")
-@click.option(
-    "--replica",
-    "known",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="ID",
-    help="The id it had before it was restarted: same replica, next incarnation.",
-)
 @access_options
 @in_words
-def replica(file: str, coordinator: str, name: str, known: int, access: AccessOptions) -> None:
+def replica(file: str, coordinator: str, name: str, access: AccessOptions) -> None:
     """Start a replica: it trains with its own copy of the parameters.
 
-    Start as many as you like, whenever you like; they join and leave while the job runs.
+    Start as many as you like, whenever you like; they join and leave while the job runs. One that
+    shall take its own place again after a restart gets the same random PYDOWNPOUR_OWNER each time.
 
     \b
     Example:
       pydownpour replica digits.py --coordinator http://127.0.0.1:40123 \\
           --token-file runs/digits-.../token
     """
+    owner = os.environ.pop(OWNER_VARIABLE, "")  # not for what the user's function starts
     skips = False
 
     async def train(channel: Channel | None) -> None:
@@ -191,7 +185,7 @@ def replica(file: str, coordinator: str, name: str, known: int, access: AccessOp
         job.train  # noqa: B018  no function to run is said before anybody is asked
         skips = job.on_error == "skip"
         await run_replica(
-            job, coordinator=coordinator, access=access.access(), name=name, replica=known
+            job, coordinator=coordinator, access=access.access(), name=name, owner=owner
         )
         if channel is not None:
             channel.emit({"event": "finished"})

@@ -10,9 +10,12 @@ from pydownpour.errors import ConfigError
 from pydownpour.layout import Layout, Partition, ShardEntry
 from pydownpour.wire import messages
 from pydownpour.wire.messages import Join, Joined, ShardAssigned, WorkEntry
+from pydownpour.wire.proof import Keeper
 
 EPOCH = 1
 """Number of the shard configuration: it does not change yet."""
+REPLICAS = "replicas"
+"""Names the key that replicas' secrets are made with."""
 
 
 def protocol(low: int, high: int, who: str) -> int:
@@ -59,10 +62,13 @@ def check_dtype(job: Declared, join: Join) -> None:
         )
 
 
-def assigned(job: Declared, partition: Partition, slot: Slot) -> ShardAssigned:
+def assigned(job: Declared, partition: Partition, slot: Slot, keeper: Keeper) -> ShardAssigned:
     """What a shard needs to start."""
     return ShardAssigned(
         index=slot.index,
+        incarnation=slot.incarnation,
+        secret=keeper.secret("shard", slot.index, slot.incarnation),
+        key=keeper.derive(REPLICAS).text(),
         shards=partition.shards,
         epoch=EPOCH,
         start=slot.start,
@@ -84,11 +90,13 @@ def joined(
     work: WorkEntry | None,
     member: Member,
     version: int,
+    keeper: Keeper,
 ) -> Joined:
     """What a replica needs to start."""
     return Joined(
         replica=member.id,
         incarnation=member.incarnation,
+        secret=keeper.derive(REPLICAS).secret("replica", member.id, member.incarnation),
         epoch=EPOCH,
         protocol=version,
         stripe_len=partition.stripe_len,

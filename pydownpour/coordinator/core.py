@@ -47,6 +47,7 @@ from pydownpour.wire.messages import (
     ShardStats,
     UnitFailure,
 )
+from pydownpour.wire.proof import Keeper
 
 Event: TypeAlias = dict[str, Any]
 Outcome: TypeAlias = Literal["done", "stopped", "failed"]
@@ -62,15 +63,19 @@ class Core:
         expected_replicas: How many the operator means to start; only for words, and for knowing
             when a job without declared work is over.
         now: The time the job starts.
+        key: ``proof.KEY_SIZE`` random bytes: who has them can speak for every role.
 
     Raises:
         ConfigError: more shards than stripes, or impossible work.
     """
 
     def __init__(
-        self, job: Declared, *, shards: int, now: float, expected_replicas: int = 0
+        self, job: Declared, *, shards: int, now: float, key: bytes, expected_replicas: int = 0
     ) -> None:
         self.job = job
+        self.keeper = Keeper(key)
+        """Of the secrets of shards."""
+        self.replica_keeper = self.keeper.derive(admission.REPLICAS)
         self.partition = partition(job.layout.len, shards)
         self.work = work_entry(job.data)
         self.ledger = Ledger(self.work) if self.work is not None else None
@@ -118,30 +123,36 @@ class Core:
             self.note_event(
                 now, "shard", index=slot.index, url=slot.url, host=slot.host, pid=slot.pid
             )
-        return admission.assigned(self.job, self.partition, slot)
+        return admission.assigned(self.job, self.partition, slot, self.keeper)
 
-    def loading(self, index: int, now: float) -> Slot:
+    def loading(self, index: int, secret: str, now: float) -> Slot:
         """A shard asks for its first parameters: a sign of life, too.
 
         Raises:
             RemoteProtocolError: no such shard.
             ConfigError: it has not said hello.
+            AuthError: it is not the shard that has this place.
         """
         slot = self.slots.get(index)
         if slot.state not in ("loading", "ready"):
             raise ConfigError(f"shard {index} has not said hello (POST /v1/shard)")
+        self.keeper.check("shard", index, slot.incarnation, secret)
         slot.seen_at = now
         return slot
 
     def _shard_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
         if message.epoch and message.epoch != EPOCH:
             raise Fenced(f"shard {message.id} is of epoch {message.epoch}, this job has {EPOCH}")
-        before = self.slots.get(message.id).stats
+        self.keeper.check("shard", message.id, message.incarnation, message.secret)
+        before = self.slots.get(message.id)
+        if message.incarnation != before.incarnation:
+            raise Fenced(f"another process took the place of shard {message.id}; start it anew")
+        counted = before.stats
         slot, became_ready = self.slots.heard(message.id, message.shard, now)
         self.detector.seen(("shard", message.id), now)
         if became_ready:
             self.note_event(now, "shard ready", index=slot.index, url=slot.url)
-        self._note_refusals(before, slot.stats, now)
+        self._note_refusals(counted, slot.stats, now)
         slot.told_end = self.state in ("done", "failed")
         return HeartbeatAnswer(state=self.state, reason=self.reason(now))
 
@@ -184,7 +195,13 @@ class Core:
         if self.ledger is None:
             self.progress.begin(now)
         return admission.joined(
-            self.job, self.partition, self.slots.entries, self.work, member, protocol
+            self.job,
+            self.partition,
+            self.slots.entries,
+            self.work,
+            member,
+            protocol,
+            self.keeper,
         )
 
     def _note_join(self, member: Member, message: Join, now: float, *, rejoined: bool) -> None:
@@ -206,7 +223,7 @@ class Core:
         )
 
     def _replica_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
-        member = self._hear(message.id, message.incarnation, now)
+        member = self._hear(message.id, message.incarnation, message.secret, now)
         if message.replica is not None:
             more = message.replica.samples - member.current.samples
             member.current = message.replica
@@ -218,8 +235,9 @@ class Core:
         member.told_end = self.state in ("done", "failed")
         return HeartbeatAnswer(state=self.state, reason=self.reason(now))
 
-    def _hear(self, replica: int, incarnation: int, now: float) -> Member:
-        """A sign of life of a replica, by whatever message."""
+    def _hear(self, replica: int, incarnation: int, secret: str, now: float) -> Member:
+        """A sign of life of a replica, by whatever message, once it has shown that it is one."""
+        self.replica_keeper.check("replica", replica, incarnation, secret)
         known = self.members.get(replica)
         was = known.state if known is not None else "left"
         member = self.members.check(replica, incarnation, now)
@@ -245,7 +263,9 @@ class Core:
 
         Raises:
             Fenced: it is not a member, or an older incarnation.
+            AuthError: somebody else says so.
         """
+        self.replica_keeper.check("replica", message.replica, message.incarnation, message.secret)
         known = self.members.get(message.replica)
         was_there = known is not None and known.state != "left"
         member = self.members.leave(message.replica, message.incarnation, message.stats)
@@ -268,7 +288,7 @@ class Core:
             Fenced: it is not a member, or an older incarnation.
             ConfigError: the job declares no work.
         """
-        self._hear(message.replica, message.incarnation, now)
+        self._hear(message.replica, message.incarnation, message.secret, now)
         ledger = self._ledger()
         if self.is_over:
             return LeaseAnswer(done=True, failed=self.state == "failed", reason=clip(self._why))
@@ -294,7 +314,7 @@ class Core:
             ConfigError: the job declares no work.
             RemoteProtocolError: a unit it was never given.
         """
-        self._hear(message.replica, message.incarnation, now)
+        self._hear(message.replica, message.incarnation, message.secret, now)
         ledger = self._ledger()
         counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
         self._finish_if_complete(ledger, now)

@@ -5,16 +5,17 @@ States of a member::
     (new) --register--> live <--> suspect --> dead --heartbeat--> live
                           \---------\---------\--leave--> left --register--> live
 
-An id is never given to another replica. Each registration of an id is a new incarnation, which
-fences the older ones for ever; only a join repeated with the same nonce (its answer was lost) gets
-the same answer. A dead member that is heard again under its latest incarnation is live again: its
-leases were given away, its pushes were not undone, so nothing but time was lost. One that left
-said so itself and is fenced.
+An id is never given to another replica: only a join that shows the same owner's key gets it again.
+Each registration of an id is a new incarnation, which fences the older ones for ever; only a join
+repeated with the same nonce (its answer was lost) gets the same answer. A dead member that is heard
+again under its latest incarnation is live again: its leases were given away, its pushes were not
+undone, so nothing but time was lost. One that left said so itself and is fenced.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, TypeAlias, final
@@ -42,6 +43,8 @@ class Member:
     host: str
     pid: int
     nonce: str
+    owner: str
+    """Digest of what its owner shows, or ""."""
     version: str
     seen_at: float
     joins: int = 1
@@ -95,8 +98,8 @@ class Membership:
         self._replicas_max = replicas_max
         self._members: dict[int, Member] = {}
         self._nonces: dict[str, int] = {}
+        self._owners: dict[str, int] = {}
         self._next = 1
-        self._id_max = 0
         self._present: tuple[int, ...] | None = ()
         """Asked for at every lease, so it is made anew only when somebody came or went."""
 
@@ -104,24 +107,20 @@ class Membership:
         """Take a replica in.
 
         Raises:
-            ConfigError: a name or id that cannot be.
-            LimitExceeded: no id is left.
+            ConfigError: a name that cannot be.
+            LimitExceeded: too many replicas.
         """
         if join.name and not NAME.fullmatch(join.name):
             raise ConfigError(
                 f"replica name {join.name!r} must be 1 to {limits.NAME_LEN_MAX} of the characters "
                 "A-Z a-z 0-9 . _ -"
             )
-        if not 0 <= join.replica <= self._replicas_max:
-            raise ConfigError(
-                f"replica id {join.replica} must be 1 to {self._replicas_max} (REPLICAS_MAX), or 0 "
-                "for a new one"
-            )
         asked_before = self._members.get(self._nonces.get(join.nonce, 0)) if join.nonce else None
         if asked_before is not None and asked_before.state != "left":
             self._hear(asked_before, now)
             return Registered(asked_before, repeated=True)
-        member = self._members.get(join.replica)
+        owner = _digest(join.owner)
+        member = self._members.get(self._owners.get(owner, 0)) if owner else None
         return self._renew(member, join, now) if member is not None else self._add(join, now)
 
     def _add(self, join: Join, now: float) -> Registered:
@@ -130,9 +129,8 @@ class Membership:
                 f"{len(self._members)} replicas have joined this job, the limit is "
                 f"{self._replicas_max} (REPLICAS_MAX); join again under an old id"
             )
-        while self._next in self._members:
-            self._next += 1
-        new = join.replica or self._next
+        new = self._next
+        self._next += 1
         self._members[new] = member = Member(
             id=new,
             name=join.name or f"replica-{new}",
@@ -141,12 +139,10 @@ class Membership:
             host=join.host,
             pid=join.pid,
             nonce=join.nonce,
+            owner=_digest(join.owner),
             version=join.version,
             seen_at=now,
         )
-        if new < self._id_max:
-            self._members = dict(sorted(self._members.items()))
-        self._id_max = max(self._id_max, new)
         self._present = None
         self._know(member)
         return Registered(member)
@@ -169,6 +165,8 @@ class Membership:
     def _know(self, member: Member) -> None:
         if member.nonce:
             self._nonces[member.nonce] = member.id
+        if member.owner:
+            self._owners[member.owner] = member.id
 
     def check(self, replica: int, incarnation: int, now: float) -> Member:
         """The member that speaks; it lives.
@@ -232,3 +230,8 @@ class Membership:
         if self._present is None:
             self._present = tuple(m.id for m in self._members.values() if m.is_present)
         return self._present
+
+
+def _digest(owner: str) -> str:
+    """What is remembered of an owner's key: enough to know it again, useless to anybody else."""
+    return hashlib.sha256(owner.encode()).hexdigest() if owner else ""

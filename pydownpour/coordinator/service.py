@@ -28,7 +28,8 @@ from pydownpour.coordinator.initial import InitialParameters
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.report import build_report
 from pydownpour.coordinator.shards import NetShardReader, ShardReader
-from pydownpour.errors import ConfigError, DownpourError, RemoteProtocolError
+from pydownpour.errors import ConfigError, DownpourError
+from pydownpour.fields import number
 from pydownpour.layout import Flat
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
@@ -50,6 +51,7 @@ from pydownpour.wire.messages import (
     Status,
     Stop,
 )
+from pydownpour.wire.proof import KEY_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,8 @@ async def serve_coordinator(
         access: Token and TLS, for both directions.
         run_folder: Where events, parameters and report go; made if missing. None: nowhere.
         announce: Called with our URL once we listen.
-        random: Spreads the waits of replicas.
+        random: Makes the job's key, so it must be ``random.SystemRandom()`` wherever anybody else
+            could reach the job; spreads the waits of replicas.
         expected_replicas: How many the operator means to start; only for words, and for knowing
             when a job without declared work is over.
         files: The disk.
@@ -98,14 +101,20 @@ async def serve_coordinator(
     Lifecycle: cancelling it ends the job as failed ("interrupted"); what is known is written.
     """
     loop = asyncio.get_running_loop()
-    core = Core(job, shards=shards, now=loop.time(), expected_replicas=expected_replicas)
+    core = Core(
+        job,
+        shards=shards,
+        now=loop.time(),
+        key=random.randbytes(KEY_SIZE),
+        expected_replicas=expected_replicas,
+    )
     folder = RunFolder(run_folder, files=files) if run_folder is not None else None
     if folder is not None:
         await loop.run_in_executor(None, folder.open)
     service = CoordinatorService(
         core,
         initial=InitialParameters(job.layout, job.parameters),
-        reader=reader if reader is not None else NetShardReader(access),
+        reader=reader if reader is not None else NetShardReader(access, core.replica_keeper),
         recorder=Recorder(core, folder),
         random=random,
         loaded=loaded,
@@ -222,17 +231,16 @@ class CoordinatorService:
         return view.status(self.core, _now(), run_folder=self._recorder.path, report=self.report)
 
     async def _initial_slice(self, call: Call) -> FrameBody:
-        index = call.query.get("shard", "")
-        if not (index.isascii() and index.isdigit()):
-            raise RemoteProtocolError(f"shard={index!r} must be an index")
-        slot = self.core.loading(int(index), _now())
+        index = number(call.query.get("shard", ""), "shard", limits.SHARDS_MAX)
+        secret = call.headers.get(messages.HEADER_SECRET, "")
+        slot = self.core.loading(index, secret, _now())
         if self._initial is None:
             raise ConfigError("every shard has its parameters; the job runs")
         return self._initial.body(
             slot.index,
             slot.start,
             slot.start + slot.len,
-            lambda: self.core.loading(slot.index, _now()),
+            lambda: self.core.loading(slot.index, secret, _now()),
         )
 
     # -- the life of the job ---------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.replica.reader import read_parameters
 from pydownpour.wire.messages import ShardStats
+from pydownpour.wire.proof import READER, Keeper
 
 
 class ShardReader(abc.ABC):
@@ -41,8 +42,9 @@ class ShardReader(abc.ABC):
 class NetShardReader(ShardReader):
     """Over the network, as any other reader would."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, keeper: Keeper) -> None:
         self._access = access
+        self._secret = keeper.secret("replica", READER, READER)
 
     async def parameters(
         self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
@@ -55,6 +57,7 @@ class NetShardReader(ShardReader):
                 access=self._access,
                 fragment_len=partition.fragment_len,
                 epoch=EPOCH,
+                secret=self._secret,
             )
         except ExceptionGroup as group:
             # All shards are read at once; the first that failed says why.

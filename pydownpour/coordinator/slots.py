@@ -39,6 +39,8 @@ class Slot:
     host: str = ""
     pid: int = 0
     nonce: str = ""
+    incarnation: int = 0
+    """How many processes have had this place."""
     version: str = ""
     seen_at: float = 0.0
     stats: ShardStats = NO_STATS
@@ -94,6 +96,7 @@ class Slots:
             self._refuse(wanted, now, running=running)
         assert free is not None
         free.state = "loading"
+        free.incarnation += 1
         free.url, free.host, free.pid = hello.url, hello.host, hello.pid
         free.nonce, free.version = hello.nonce, hello.version
         free.seen_at = now

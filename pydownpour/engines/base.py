@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 RoleName: TypeAlias = Literal["coordinator", "shard", "replica"]
 
+OWNER_VARIABLE: Final = "PYDOWNPOUR_OWNER"
+"""How a replica gets what proves that it takes the place of its own earlier life."""
+
 EXIT_OK: Final = 0
 """The role or job ended as it should."""
 EXIT_FAILED: Final = 1
@@ -51,11 +54,13 @@ class Role:
         index: 0 .. count-1 among its kind.
         arguments: The command line, the command's name first. Never a token: those travel by
             environment.
+        environment: More variables of its environment, which others cannot read.
     """
 
     name: RoleName
     index: int
     arguments: tuple[str, ...]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def title(self) -> str:
@@ -239,10 +244,9 @@ class Plan:
             *self.options,
         ))  # fmt: skip
 
-    def replica(self, index: int, url: str, replica: int) -> Role:
-        """The command line of replica ``index``; ``replica`` is the id it had before, or 0."""
-        known = ("--replica", str(replica)) if replica else ()
+    def replica(self, index: int, url: str, owner: str) -> Role:
+        """The command line of replica ``index``; ``owner`` is the same for all its lives."""
         return Role("replica", index, (
-            "replica", self.file, "--coordinator", url, "--name", f"replica-{index}", *known,
+            "replica", self.file, "--coordinator", url, "--name", f"replica-{index}",
             *self.options,
-        ))  # fmt: skip
+        ), {OWNER_VARIABLE: owner})  # fmt: skip

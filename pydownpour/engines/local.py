@@ -93,7 +93,7 @@ class LocalEngine(Engine):
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            env=self._environment,
+            env={**self._environment, **role.environment},
             limit=limits.CHANNEL_LINE_SIZE_MAX,
             start_new_session=True,
         )

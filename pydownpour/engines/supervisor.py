@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -221,9 +222,8 @@ class Supervisor:
 
     async def _keep_replica(self, index: int, url: str) -> None:
         clock = asyncio.get_running_loop()
-        replica = 0
+        role = self._plan.replica(index, url, owner=secrets.token_hex(16))
         while not self._ending.is_set():
-            role = self._plan.replica(index, url, replica)
             before = self._work_of(role.title)
             process = await self._start(role)
             born = clock.time()
@@ -232,7 +232,7 @@ class Supervisor:
                 return
             if exit.code != EXIT_OK:
                 await self._coordinator_first()
-                replica = await self._replica_id(url, role.title) or replica
+                await self._look(url)
             said = self._said.get(role.title, {})
             end = End(
                 exit,
@@ -266,16 +266,13 @@ class Supervisor:
         mine = next((r for r in replicas if r.name == name), None)
         return (mine.units, mine.stats.pushes_acked) if mine is not None else (0, 0)
 
-    async def _replica_id(self, url: str, name: str) -> int:
-        """The id the coordinator gave the replica of this name; 0 if it never joined."""
+    async def _look(self, url: str) -> None:
+        """Bring what we know of the job up to date, if the coordinator answers."""
         from pydownpour.net.client import Client
 
         with contextlib.suppress(DownpourError):
             async with Client(url, access=self._access) as client:
                 self._status = await client.get("/v1/status", Status, timeout_s=1.0)
-        if self._status is None:
-            return 0
-        return next((r.id for r in self._status.replicas if r.name == name), 0)
 
     def _death(self, process: Process, end: Exit, *, why: str = "") -> DownpourError:
         """The error for a process whose end ends the job: who, how, and its last words."""

@@ -15,6 +15,7 @@ from pydownpour.net.client import Client
 from pydownpour.wire import messages
 from pydownpour.wire.frames import Kind
 from pydownpour.wire.messages import ShardEntry
+from pydownpour.wire.proof import READER
 
 
 async def read_parameters(
@@ -23,6 +24,7 @@ async def read_parameters(
     *,
     access: Access,
     fragment_len: int,
+    secret: str,
     epoch: int = 1,
 ) -> Flat:
     """Fetch the whole of a job's parameters over GET, from all shards at once.
@@ -32,10 +34,14 @@ async def read_parameters(
 
     Raises:
         TransportError: a shard cannot be reached.
+        AuthError: the secret is not a reader's.
         Fenced: the shard map is of another epoch.
     """
     flat = layout.zeros()
     headers = {
+        messages.HEADER_REPLICA: str(READER),
+        messages.HEADER_INCARNATION: str(READER),
+        messages.HEADER_SECRET: secret,
         messages.HEADER_EPOCH: str(epoch),
         messages.HEADER_FINGERPRINT: layout.fingerprint,
     }

@@ -12,7 +12,6 @@ import inspect
 import logging
 import os
 import random
-import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -54,7 +53,7 @@ async def run_replica(
     coordinator: str,
     access: Access,
     name: str = "",
-    replica: int = 0,
+    owner: str = "",
     rng: random.Random | None = None,
     own_thread: bool = True,
 ) -> None:
@@ -65,8 +64,10 @@ async def run_replica(
         coordinator: The coordinator's URL.
         access: Token and TLS.
         name: For people; default host and process.
-        replica: The id of a replica this one takes the place of (a supervised restart).
-        rng: Randomness for back-off and the join's nonce.
+        owner: Random, and the same for all lives of this replica: with it a restart takes the
+            place of the life before (same id, next incarnation), and nobody else can. "": it has
+            no other life.
+        rng: Randomness for back-off and the join's nonce, which nobody else may guess.
         own_thread: Put the session on a thread of its own. False shares the running loop (the
             simulator does), and then the function must be ``async def``.
 
@@ -76,7 +77,7 @@ async def run_replica(
     """
     train = job.train
     layout = job.layout
-    joined = _Joined(coordinator, layout, access, name, replica, rng, own_thread)
+    joined = _Joined(coordinator, layout, access, name, owner, rng, own_thread)
     try:
         trainer = await joined.__aenter__()
     except ClosedError as error:
@@ -213,13 +214,13 @@ class _Joined:
         layout: Layout | None,
         access: Access,
         name: str,
-        replica: int = 0,
+        owner: str = "",
         rng: random.Random | None = None,
         own_thread: bool = True,
     ) -> None:
         self._url, self._layout, self._access = url, layout, access
-        self._name, self._replica = name, replica
-        self._rng = rng or random.Random(secrets.randbits(64))
+        self._name, self._owner = name, owner
+        self._rng = rng or random.SystemRandom()
         self._portal: Portal = LoopThread(_loop_factory()) if own_thread else SameLoop()
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
@@ -277,7 +278,7 @@ class _Joined:
 
     async def _open(self) -> None:
         client = self._client = Client(self._url, access=self._access)
-        joined = await _ask_to_join(client, self._layout, self._name, self._replica, self._rng)
+        joined = await _ask_to_join(client, self._layout, self._name, self._owner, self._rng)
         layout = Layout.from_entries(joined.arrays)
         partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
         session = self._session = Session(joined, layout, client, self._access, self._rng)
@@ -308,7 +309,7 @@ class _Joined:
 
 
 async def _ask_to_join(
-    client: Client, layout: Layout | None, name: str, replica: int, rng: random.Random
+    client: Client, layout: Layout | None, name: str, owner: str, rng: random.Random
 ) -> Joined:
     """Ask until the coordinator takes us in; it says for whom it waits."""
     loop = asyncio.get_running_loop()
@@ -320,8 +321,8 @@ async def _ask_to_join(
         host=process.host_name(),
         pid=process.pid(),
         name=name,
-        replica=replica,
-        nonce=f"{rng.getrandbits(64):016x}",
+        owner=owner,
+        nonce=f"{rng.getrandbits(128):032x}",
         wire_dtypes=list(DTYPE_CODES),
         codecs=["none"],
     )

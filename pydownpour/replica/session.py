@@ -86,6 +86,7 @@ class Session:
         headers = {
             messages.HEADER_REPLICA: str(joined.replica),
             messages.HEADER_INCARNATION: str(joined.incarnation),
+            messages.HEADER_SECRET: joined.secret,
             messages.HEADER_EPOCH: str(joined.epoch),
             messages.HEADER_FINGERPRINT: layout.fingerprint,
         }
@@ -233,6 +234,7 @@ class Session:
         request = LeaseRequest(
             replica=self.joined.replica,
             incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
             count=count,
             held=held,
         )
@@ -245,7 +247,10 @@ class Session:
     async def complete(self, units: list[Completion]) -> CompleteAnswer:
         """Report finished units; a coordinator that is away is waited for."""
         request = Complete(
-            replica=self.joined.replica, incarnation=self.joined.incarnation, units=units
+            replica=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
+            units=units,
         )
         return await self._ask("/v1/complete", request, CompleteAnswer)
 
@@ -285,6 +290,7 @@ class Session:
             role="replica",
             id=self.joined.replica,
             incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
             epoch=self.joined.epoch,
             replica=self.statistics() if with_counts else None,
             rss_peak_bytes=process.rss_peak_bytes(),
@@ -340,6 +346,7 @@ class Session:
         goodbye = Leave(
             replica=self.joined.replica,
             incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
             reason=reason,
             stats=self.statistics(),
             failure=failure,

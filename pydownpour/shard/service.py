@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, final
 
@@ -25,6 +24,7 @@ from pydownpour.errors import (
     NotReady,
     RemoteProtocolError,
 )
+from pydownpour.fields import number
 from pydownpour.layout import raw
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
@@ -42,11 +42,14 @@ from pydownpour.wire.messages import (
     ShardHello,
     ShardStats,
 )
+from pydownpour.wire.proof import READER
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LSN_MAX = 2**64 - 1
+"""The core's own."""
 LOAD_LEN = 16 * limits.STRIPE_LEN_MAX
 """Initial parameters are loaded so many elements at a time: whole stripes, 1 MiB."""
 
@@ -71,7 +74,7 @@ async def serve_shard(
         index: The place we want in the shard map; None takes any.
         advertise: The URL replicas shall use, if it is not the one we listen on (behind a proxy,
             or bound to all addresses).
-        rng: Randomness for the registration's nonce.
+        rng: Randomness for the registration's nonce, which nobody else may guess.
 
     Raises:
         ConfigError: the address, or a coordinator that refuses us.
@@ -112,7 +115,7 @@ async def run_shard(
         Client(coordinator, access=access) as client,
     ):
         announce(server.url)
-        rng = rng or random.Random(secrets.randbits(64))
+        rng = rng or random.SystemRandom()
         over = False
         while not over:
             assigned = await _register(client, advertise or server.url, index, rng)
@@ -173,7 +176,9 @@ class ShardService:
         piece = np.empty(min(assigned.len, LOAD_LEN), "<f4")
         target, filled, loaded = raw(piece), 0, 0
         async for chunk in client.chunks(
-            f"/v1/initial?shard={assigned.index}", {}, timeout_s=limits.BODY_WINDOW_S
+            f"/v1/initial?shard={assigned.index}",
+            {messages.HEADER_SECRET: assigned.secret},
+            timeout_s=limits.BODY_WINDOW_S,
         ):
             rest = memoryview(chunk)
             while rest and loaded < assigned.len:
@@ -221,6 +226,8 @@ class ShardService:
         return Heartbeat(
             role="shard",
             id=shard.assigned.index,
+            incarnation=shard.assigned.incarnation,
+            secret=shard.assigned.secret,
             epoch=shard.assigned.epoch,
             shard=self._statistics(shard) if with_counts else None,
         )
@@ -292,11 +299,9 @@ class ShardService:
 
     async def _fetch(self, call: Call) -> FrameBody:
         shard = self._serving()
-        self._check_epoch(shard, call.headers)
-        since = call.query.get("since", "0")
-        if not since.isdigit():
-            raise ConfigError(f"since={since!r} must be an LSN")
-        batches = fetch_batches(shard, 0, int(since))
+        self._identity(shard, call, reads=True)
+        since = number(call.query.get("since", "0"), "since", LSN_MAX)
+        batches = fetch_batches(shard, 0, since)
 
         def produce() -> list[object] | None:
             buffers = batches.next_buffers()
@@ -307,18 +312,19 @@ class ShardService:
         shard.fetches += 1
         return FrameBody(produce)
 
-    def _identity(self, shard: Shard, call: Call) -> tuple[int, int]:
+    def _identity(self, shard: Shard, call: Call, *, reads: bool = False) -> tuple[int, int]:
+        """Who asks, proven: (replica, incarnation). The coordinator may only read."""
         self._check_epoch(shard, call.headers)
-        try:
-            replica = int(call.headers[messages.HEADER_REPLICA])
-            incarnation = int(call.headers[messages.HEADER_INCARNATION])
-        except (KeyError, ValueError) as error:
-            raise RemoteProtocolError(
-                f"missing or bad {messages.HEADER_REPLICA} / {messages.HEADER_INCARNATION} header"
-            ) from error
-        if not (1 <= replica <= 0xFFFF_FFFF and 1 <= incarnation <= 0xFFFF_FFFF):
-            raise RemoteProtocolError(f"replica {replica}, incarnation {incarnation}: out of range")
-        shard.check_incarnation(replica, incarnation)
+        replica, incarnation = (
+            number(call.headers.get(header, ""), header, 0xFFFF_FFFF)
+            for header in (messages.HEADER_REPLICA, messages.HEADER_INCARNATION)
+        )
+        secret = call.headers.get(messages.HEADER_SECRET, "")
+        shard.keeper.check("replica", replica, incarnation, secret)
+        if READER not in (replica, incarnation):
+            shard.welcome(replica, incarnation)
+        elif not reads:
+            raise RemoteProtocolError(f"replica {replica} incarnation {incarnation} can only read")
         return replica, incarnation
 
     def _check_epoch(self, shard: Shard, headers: Mapping[str, str]) -> None:
@@ -343,7 +349,7 @@ async def _register(
         pid=process.pid(),
         index=index,
         version=pydownpour.__version__,
-        nonce=f"{rng.getrandbits(64):016x}",
+        nonce=f"{rng.getrandbits(128):032x}",
     )
     return await _patiently(
         lambda: client.post("/v1/shard", hello, ShardAssigned),

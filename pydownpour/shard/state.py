@@ -19,6 +19,7 @@ from pydownpour.policy.base import Policy, PushInfo
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
 from pydownpour.wire.messages import RefusedEntry, ShardAssigned, ShardStats
+from pydownpour.wire.proof import Keeper
 
 _VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
 
@@ -64,6 +65,8 @@ class Shard:
 
     def __init__(self, assigned: ShardAssigned) -> None:
         self.assigned = assigned
+        self.keeper = Keeper.from_text(assigned.key)
+        """Checks the secrets of replicas."""
         self.policy: Policy = from_wire(assigned.policy)
         self.store = _core.Store(
             len=assigned.len,
@@ -135,15 +138,16 @@ class Shard:
         )
         return decision.scale if decision.accept else Refused(Code.POLICY, decision.reason)
 
-    def check_incarnation(self, replica: int, incarnation: int) -> None:
-        """Refuse a replica whose place was taken before it can cut its successor off.
+    def welcome(self, replica: int, incarnation: int) -> None:
+        """A replica that has shown who it is: its older lives are over here, from now on.
 
         Raises:
-            Fenced: a newer incarnation has pushed here.
+            Fenced: it is one of those itself, and cannot cut its successor off.
         """
         known = self.store.applied(replica)
         if known is not None and known[0] > incarnation:
             raise Fenced(_fenced_words(replica, incarnation, known[0]))
+        self.store.fence(replica, incarnation)
 
     def _why(self, verdict: str, frame: _core.Frame) -> str:
         who = f"replica {frame.replica} incarnation {frame.incarnation}"

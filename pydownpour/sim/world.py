@@ -304,7 +304,7 @@ class World:
                 coordinator=self._url,
                 access=ACCESS,
                 name=name,
-                replica=self._ids.get(name, 0),
+                owner=f"{self.stream(f'{name}/owner').getrandbits(128):032x}",
                 rng=incarnation,
                 own_thread=False,
             )

@@ -56,9 +56,10 @@ UPGRADE: Final = f"pydownpour/{PROTOCOL}"
 
 HEADER_REPLICA: Final = "X-Downpour-Replica"
 HEADER_INCARNATION: Final = "X-Downpour-Incarnation"
+HEADER_SECRET: Final = "X-Downpour-Secret"
 HEADER_EPOCH: Final = "X-Downpour-Epoch"
 HEADER_FINGERPRINT: Final = "X-Downpour-Fingerprint"
-"""What a stream, push or fetch request says of itself."""
+"""What a stream, push or fetch request says of itself, and the secret that proves it."""
 
 Arrays: TypeAlias = Annotated[list[ArrayEntry], Meta(max_length=limits.LAYOUT_ARRAYS_MAX)]
 Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MAX)]
@@ -101,10 +102,12 @@ class Join(Message, frozen=True, kw_only=True):
     host: Label = ""
     pid: Word = 0
     name: Label = ""
-    replica: Word = 0
-    """An id it had before (a supervised restart): same id, next incarnation. 0: a new one."""
+    owner: Label = ""
+    """Known to whoever starts this replica, the same for all its lives: who shows it again gets
+    the same id, next incarnation, and nobody else can. "": a replica without another life."""
     nonce: Label = ""
-    """Random per process: a join whose answer was lost is asked again without a new incarnation."""
+    """Random per process and nobody else's to know: a join whose answer was lost is asked again
+    without a new incarnation."""
     wire_dtypes: Labels = []
     codecs: Labels = []
 
@@ -114,6 +117,8 @@ class Joined(Message, frozen=True, kw_only=True):
 
     replica: Word
     incarnation: Word
+    secret: Label
+    """To be shown with everything this life sends: nobody else can speak for it."""
     epoch: Word
     protocol: Word
     stripe_len: Count
@@ -148,6 +153,12 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     """Its place: which elements it owns and what it does with gradients."""
 
     index: Word
+    incarnation: Word
+    """Which process that had this place it is, from 1."""
+    secret: Label
+    """To be shown with everything it sends to the coordinator."""
+    key: Label
+    """With it the shard checks the secrets of replicas."""
     shards: Word
     epoch: Word
     start: Count
@@ -233,6 +244,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     id: Word
     """Replica id or shard index."""
     incarnation: Word = 0
+    secret: Label = ""
     epoch: Word = 0
     replica: ReplicaStats | None = None
     shard: ShardStats | None = None
@@ -252,6 +264,7 @@ class LeaseRequest(Message, frozen=True, kw_only=True):
 
     replica: Word
     incarnation: Word
+    secret: Label = ""
     count: Word = 1
     held: Annotated[list[Count], Meta(max_length=limits.LEASES_TOLD_MAX)] | None = None
     """Leases the replica knows of. Others given to it are offered again: their answer was lost.
@@ -296,6 +309,7 @@ class Complete(Message, frozen=True, kw_only=True):
 
     replica: Word
     incarnation: Word
+    secret: Label = ""
     units: Annotated[list[Completion], Meta(max_length=limits.LEASES_TOLD_MAX)]
 
 
@@ -321,6 +335,7 @@ class Leave(Message, frozen=True, kw_only=True):
 
     replica: Word
     incarnation: Word
+    secret: Label = ""
     reason: Words = ""
     stats: ReplicaStats | None = None
     failure: UnitFailure | None = None

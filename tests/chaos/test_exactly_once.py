@@ -157,7 +157,7 @@ def test_work_recorded_beside_kills_was_applied(tmp_path: Path, push_every: int)
     with ByHand(SAMPLES_JOB, tmp_path, env=env) as job:
         steps = 0
         for incarnation in range(1, 4):
-            victim = job.replica("--name", "victim", "--replica", "1")
+            victim = job.replica("--name", "victim", PYDOWNPOUR_OWNER="the victim's")
             joined(job.url, "victim", incarnation)
             steps += rng.randint(5, 25)
             until_steps(job.url, steps)
@@ -203,11 +203,11 @@ def test_a_stopped_replica_is_called_dead_and_pushes_on_when_it_wakes(tmp_path: 
 
 def test_a_replica_whose_place_was_taken_is_fenced_in_words(tmp_path: Path) -> None:
     with ByHand(COUNTING, tmp_path) as job:
-        zombie = job.replica()
+        zombie = job.replica(PYDOWNPOUR_OWNER="one owner's")
         who = joined(job.url, "replica-0", 1)
         until_pushing(tmp_path, who["id"], 1, 20)
         with stopped(zombie.pid):
-            heir = job.replica("--replica", str(who["id"]), "--name", "replica-0")
+            heir = job.replica("--name", "replica-0", PYDOWNPOUR_OWNER="one owner's")
             joined(job.url, "replica-0", 2)
             until_pushing(tmp_path, who["id"], 2, 20)
         assert zombie.wait() == 1

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core
-from pydownpour.errors import NotReady
+from pydownpour.errors import Fenced, NotReady
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.net.upgrade import StreamProtocol
@@ -24,11 +24,12 @@ from pydownpour.wire.messages import (
     Leave,
     ShardEntry,
     ShardStats,
-    Status,
     Stop,
 )
 
 F32 = 1
+JOINED: dict[str, list[Stranger]] = {}
+"""Who joined which coordinator and has not said goodbye."""
 
 
 class RawStream(StreamProtocol):
@@ -68,6 +69,7 @@ class Stranger:
     def __init__(self, joined: Joined, access: Access) -> None:
         self.joined, self.access = joined, access
         self.replica, self.incarnation = joined.replica, joined.incarnation
+        self.secret = joined.secret
 
     @classmethod
     async def join(cls, url: str, access: Access | None = None, **fields: Any) -> Stranger:
@@ -77,7 +79,9 @@ class Stranger:
             wish = Join(**{"arrays": [], "fingerprint": "", **fields})
             while True:
                 try:
-                    return cls(await client.post("/v1/join", wish, Joined), access)
+                    stranger = cls(await client.post("/v1/join", wish, Joined), access)
+                    JOINED.setdefault(url, []).append(stranger)
+                    return stranger
                 except NotReady:  # shards are still starting
                     await asyncio.sleep(0.01)
 
@@ -92,6 +96,7 @@ class Stranger:
         return {
             messages.HEADER_REPLICA: str(self.replica),
             messages.HEADER_INCARNATION: str(self.incarnation),
+            messages.HEADER_SECRET: self.secret,
             messages.HEADER_EPOCH: str(self.joined.epoch),
         }
 
@@ -143,12 +148,15 @@ class Stranger:
 
 
 async def dismiss(url: str, access: Access | None = None) -> None:
-    """Say goodbye for every replica, since strangers do not, and end the job."""
+    """Say goodbye for every stranger, since they do not, and end the job."""
     async with Client(url, access=access or Access()) as client:
-        status = await client.get("/v1/status", Status)
-        for replica in status.replicas:
-            goodbye = Leave(replica=replica.id, incarnation=replica.incarnation)
-            await client.post("/v1/leave", goodbye, HeartbeatAnswer)
+        for stranger in JOINED.pop(url, []):
+            joined = stranger.joined
+            goodbye = Leave(
+                replica=joined.replica, incarnation=joined.incarnation, secret=joined.secret
+            )
+            with contextlib.suppress(Fenced):  # its next life says so
+                await client.post("/v1/leave", goodbye, HeartbeatAnswer)
         await client.post("/v1/stop", Stop(), HeartbeatAnswer)
 
 

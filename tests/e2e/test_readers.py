@@ -24,10 +24,12 @@ from pydownpour.shard.service import ShardService
 from pydownpour.shard.state import Shard
 from pydownpour.wire import messages
 from pydownpour.wire.messages import ShardAssigned
+from pydownpour.wire.proof import KEY_SIZE, Keeper
 from tests.e2e.stage import Stage, ones
 
 LENGTH = 1 << 20
 """16 fragments, 4 MiB: more than sockets hold."""
+KEEPER = Keeper(bytes(KEY_SIZE))
 PATIENCE_S = 20.0
 """Only a fault takes so long."""
 
@@ -38,6 +40,9 @@ def loaded_service() -> ShardService:
     service._shard = Shard(
         ShardAssigned(
             index=0,
+            incarnation=1,
+            secret="",
+            key=KEEPER.text(),
             shards=1,
             epoch=1,
             start=0,
@@ -72,7 +77,15 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-async def stuck_reader(url: str) -> socket.socket:
+HEADERS = {
+    messages.HEADER_EPOCH: "1",
+    messages.HEADER_REPLICA: "1",
+    messages.HEADER_INCARNATION: "1",
+    messages.HEADER_SECRET: KEEPER.secret("replica", 1, 1),
+}
+
+
+async def stuck_reader(url: str, headers: dict[str, str] = HEADERS) -> socket.socket:
     """Asks for everything over GET, and takes no more than the first bytes."""
     loop = asyncio.get_running_loop()
     host, port = url.removeprefix("http://").split(":")
@@ -80,8 +93,9 @@ async def stuck_reader(url: str) -> socket.socket:
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await loop.sock_connect(sock, (host, int(port)))
-    head = f"Host: {host}:{port}\r\n{messages.HEADER_EPOCH}: 1\r\n\r\n"
-    await loop.sock_sendall(sock, f"GET /v1/fetch?since=0 HTTP/1.1\r\n{head}".encode())
+    said = {"Host": f"{host}:{port}", **headers}
+    head = "".join(f"{name}: {text}\r\n" for name, text in said.items())
+    await loop.sock_sendall(sock, f"GET /v1/fetch?since=0 HTTP/1.1\r\n{head}\r\n".encode())
     assert (await loop.sock_recv(sock, 15)) == b"HTTP/1.1 200 OK"
     return sock
 
@@ -147,7 +161,7 @@ async def test_many_stuck_readers_do_not_hold_a_replica_up(tmp_path: Path) -> No
         async for unit in replica.work():
             for _ in unit.batches(1):
                 if len(readers) < 20:
-                    readers.append(await stuck_reader(link.entry.url))
+                    readers.append(await stuck_reader(link.entry.url, link.headers))
                 await replica.step(ones(job, -1.0))
         await replica.flush()
         for reader in readers:

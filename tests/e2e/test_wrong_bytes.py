@@ -162,8 +162,8 @@ async def test_a_push_under_another_s_name_ends_the_stream(stage: Stage) -> None
 
 
 async def test_an_old_incarnation_is_refused_at_the_door_and_cuts_nobody_off(stage: Stage) -> None:
-    old = await Stranger.join(stage.url)
-    new = await Stranger.join(stage.url, replica=old.replica)
+    old = await Stranger.join(stage.url, owner="the same")
+    new = await Stranger.join(stage.url, owner="the same")
     assert (new.replica, new.incarnation) == (old.replica, old.incarnation + 1)
     async with new.stream() as stream:
         stream.write(new.push(np.full(LENGTH, -1.0, np.float32)))

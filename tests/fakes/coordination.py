@@ -27,6 +27,9 @@ from pydownpour.wire.messages import (
     UnitEntry,
 )
 
+KEY = bytes(range(32))
+"""Of the jobs that are only pretended."""
+
 
 def make_job(
     *, work: Work | None = None, warm_start: int = 0, name: str = "sample", length: int = 64
@@ -55,7 +58,7 @@ class Cast:
     def __init__(self, job: Job | None = None, *, shards: int = 2, expected: int = 0) -> None:
         self.job = job if job is not None else make_job(work=Work(10, unit=4, passes=2))
         self.now = 100.0
-        self.core = Core(self.job, shards=shards, now=self.now, expected_replicas=expected)
+        self.core = Core(self.job, shards=shards, now=self.now, key=KEY, expected_replicas=expected)
 
     @property
     def state(self) -> str:
@@ -69,22 +72,30 @@ class Cast:
 
     def shard_beat(self, index: int, **counts: object) -> HeartbeatAnswer:
         stats = ShardStats(index=index, ready=True, **counts)  # type: ignore[arg-type]
-        return self.core.heartbeat(
-            Heartbeat(role="shard", id=index, epoch=1, shard=stats), self.now
+        life = self.core.slots.get(index).incarnation
+        secret = self.core.keeper.secret("shard", index, life)
+        beat = Heartbeat(
+            role="shard", id=index, incarnation=life, secret=secret, epoch=1, shard=stats
         )
+        return self.core.heartbeat(beat, self.now)
 
     def shards_ready(self) -> None:
         for index in range(len(self.core.slots)):
             self.hello(f"shard-{index}", index=index)
             self.shard_beat(index)
 
-    def join(self, name: str = "", *, replica: int = 0, nonce: str = "") -> Joined:
+    def secret(self, replica: int, incarnation: int) -> str:
+        """What the coordinator gave that life of that replica."""
+        return self.core.replica_keeper.secret("replica", replica, incarnation)
+
+    def join(self, name: str = "", *, nonce: str = "") -> Joined:
+        """Who joins again under its name shows the same owner's key."""
         return self.core.join(
             Join(
                 arrays=self.job.layout.entries(),
                 fingerprint=self.job.layout.fingerprint,
                 name=name,
-                replica=replica,
+                owner=name,
                 nonce=nonce,
             ),
             self.now,
@@ -97,6 +108,7 @@ class Cast:
                 role="replica",
                 id=replica,
                 incarnation=incarnation,
+                secret=self.secret(replica, incarnation),
                 replica=stats,
                 rss_peak_bytes=1000 * replica,
             ),
@@ -107,7 +119,13 @@ class Cast:
         self, replica: int, count: int = 1, *, incarnation: int = 1, held: list[int] | None = None
     ) -> LeaseAnswer:
         return self.core.lease(
-            LeaseRequest(replica=replica, incarnation=incarnation, count=count, held=held),
+            LeaseRequest(
+                replica=replica,
+                incarnation=incarnation,
+                secret=self.secret(replica, incarnation),
+                count=count,
+                held=held,
+            ),
             self.now,
         )
 
@@ -118,6 +136,7 @@ class Cast:
             Complete(
                 replica=replica,
                 incarnation=incarnation,
+                secret=self.secret(replica, incarnation),
                 units=[
                     Completion(
                         number=unit.number,
@@ -135,7 +154,13 @@ class Cast:
     def leave(self, replica: int, incarnation: int = 1, **counts: object) -> HeartbeatAnswer:
         stats = ReplicaStats(**counts)  # type: ignore[arg-type]
         return self.core.leave(
-            Leave(replica=replica, incarnation=incarnation, stats=stats), self.now
+            Leave(
+                replica=replica,
+                incarnation=incarnation,
+                secret=self.secret(replica, incarnation),
+                stats=stats,
+            ),
+            self.now,
         )
 
     def pass_time(self, seconds: float, *, beating: tuple[int, ...] = ()) -> None:

@@ -87,7 +87,7 @@ def no_dedupe(patch: Patch) -> None:
 
 def no_fence(patch: Patch) -> None:
     use_twin(patch, twin.Rules(fence=False))
-    patch.setattr(Shard, "check_incarnation", lambda *_: None)
+    patch.setattr(Shard, "welcome", lambda *_: None)
 
 
 def no_resend(patch: Patch) -> None:

@@ -220,7 +220,7 @@ def test_a_dead_replica_that_wakes_goes_on_and_its_work_counts_if_it_is_first() 
 def test_a_replica_that_comes_back_fences_its_past_and_returns_its_units() -> None:
     cast = running()
     (unit,) = cast.lease(1).units
-    assert cast.join(replica=1).incarnation == 2
+    assert cast.join("one").incarnation == 2
     assert cast.events("rejoin")[0]["units_returned"] == [[0, 0]]
     old = cast.beat(1, incarnation=1)
     assert old.fenced
@@ -306,22 +306,24 @@ def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
 
 def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
     cast = Cast()
-    cast.hello("a")
+    assigned = cast.hello("a")
     cast.pass_time(limits.JOIN_PATIENCE_S - 1)
     assert cast.events("dead") == []
-    cast.core.loading(0, cast.now)
+    cast.core.loading(0, assigned.secret, cast.now)
     cast.pass_time(limits.JOIN_PATIENCE_S - 1)
     assert cast.events("dead") == []
     cast.pass_time(2)
     assert "did not load within" in str(cast.events("dead")[0]["reason"])
     assert "shards 0, 1 to start" in cast.core.reason(cast.now)
     with pytest.raises(ConfigError, match="has not said hello"):
-        cast.core.loading(0, cast.now)
+        cast.core.loading(0, assigned.secret, cast.now)
 
 
 def test_a_shard_of_another_epoch_is_fenced() -> None:
     cast = running()
-    answer = cast.core.heartbeat(Heartbeat(role="shard", id=0, epoch=2), cast.now)
+    secret = cast.core.keeper.secret("shard", 0, 1)
+    beat = Heartbeat(role="shard", id=0, incarnation=1, secret=secret, epoch=2)
+    answer = cast.core.heartbeat(beat, cast.now)
     assert answer.fenced
 
 

@@ -13,8 +13,8 @@ from pydownpour.wire.messages import Join, ReplicaStats, ShardHello, ShardStats
 from tests.fakes.coordination import histogram
 
 
-def join(*, name: str = "", replica: int = 0, nonce: str = "") -> Join:
-    return Join(arrays=[], fingerprint="", name=name, replica=replica, nonce=nonce)
+def join(*, name: str = "", owner: str = "", nonce: str = "") -> Join:
+    return Join(arrays=[], fingerprint="", name=name, owner=owner, nonce=nonce)
 
 
 def test_ids_start_at_one_and_are_never_given_twice() -> None:
@@ -28,8 +28,8 @@ def test_ids_start_at_one_and_are_never_given_twice() -> None:
 
 def test_coming_back_is_a_new_incarnation_that_fences_the_old() -> None:
     members = Membership()
-    members.register(join(name="a"), 0.0)
-    again = members.register(join(replica=1), 1.0)
+    members.register(join(name="a", owner="key"), 0.0)
+    again = members.register(join(owner="key"), 1.0)
     assert again.rejoined
     assert (again.member.id, again.member.incarnation, again.member.joins) == (1, 2, 2)
     assert again.member.name == "a"
@@ -59,23 +59,28 @@ def test_after_a_goodbye_the_same_process_may_join_anew() -> None:
 
 def test_an_older_incarnations_nonce_opens_nothing() -> None:
     members = Membership()
-    members.register(join(nonce="x"), 0.0)
-    members.register(join(replica=1, nonce="y"), 1.0)
+    members.register(join(nonce="x", owner="key"), 0.0)
+    members.register(join(nonce="y", owner="key"), 1.0)
     stray = members.register(join(nonce="x"), 2.0)
     assert not stray.repeated
     assert stray.member.id == 2
 
 
-def test_a_supervisor_may_choose_ids_and_others_are_given_around_them() -> None:
+def test_an_id_is_given_again_only_to_who_shows_its_owner_s_key() -> None:
     members = Membership()
-    assert [members.register(join(replica=n), 0.0).member.id for n in (3, 1, 0, 0)] == [3, 1, 2, 4]
-    assert [m.id for m in members] == [1, 2, 3, 4], "always ascending"
-    assert members.present == (1, 2, 3, 4)
+    victim = members.register(join(name="honest", owner="key"), 0.0).member
+    for other in ("", "Key", "key ", victim.owner):
+        joined = members.register(join(name="honest", owner=other), 0.0)
+        assert not joined.rejoined
+        assert joined.member.id != victim.id
+    assert (victim.incarnation, victim.state) == (1, "live")
+    assert members.register(join(owner="key"), 1.0).member is victim
+    assert [m.id for m in members] == [1, 2, 3, 4, 5], "always ascending"
 
 
 def test_who_is_present_follows_every_change() -> None:
     members = Membership()
-    one, two = (members.register(join(), 0.0).member for _ in range(2))
+    one, two = (members.register(join(owner=key), 0.0).member for key in "ab")
     assert list(members.present) == [1, 2]
     members.change(one, "suspect")
     assert list(members.present) == [1, 2]
@@ -85,7 +90,7 @@ def test_who_is_present_follows_every_change() -> None:
     assert list(members.present) == [1, 2]
     members.leave(two.id, two.incarnation, None)
     assert list(members.present) == [1]
-    members.register(join(replica=2), 2.0)
+    members.register(join(owner="b"), 2.0)
     assert list(members.present) == [1, 2]
 
 
@@ -95,26 +100,20 @@ def test_names_that_cannot_be(name: str) -> None:
         Membership().register(join(name=name), 0.0)
 
 
-@pytest.mark.parametrize("replica", [-1, limits.REPLICAS_MAX + 1])
-def test_ids_that_cannot_be(replica: int) -> None:
-    with pytest.raises(ConfigError, match="REPLICAS_MAX"):
-        Membership().register(join(replica=replica), 0.0)
-
-
 def test_too_many_replicas() -> None:
     members = Membership(replicas_max=2)
     members.register(join(), 0.0)
-    members.register(join(), 0.0)
+    members.register(join(owner="key"), 0.0)
     with pytest.raises(LimitExceeded, match="REPLICAS_MAX"):
         members.register(join(), 0.0)
-    assert members.register(join(replica=2), 0.0).rejoined, "an old id is still welcome"
+    assert members.register(join(owner="key"), 0.0).rejoined, "an old id is still welcome"
 
 
 def test_counts_add_up_over_incarnations() -> None:
     members = Membership()
-    member = members.register(join(), 0.0).member
+    member = members.register(join(owner="key"), 0.0).member
     member.current = ReplicaStats(steps=5, staleness=histogram(0, 0, 0, 2), loss=9.0, wait_s=1.5)
-    members.register(join(replica=1), 1.0)
+    members.register(join(owner="key"), 1.0)
     assert member.stats.steps == 5
     member.current = ReplicaStats(steps=2, staleness=histogram(2, 2, 2, 2), loss=1.0)
     assert member.stats.steps == 7

@@ -86,7 +86,7 @@ def finished() -> Cast:
     cast.join("two")
     cast.complete(1, *cast.lease(1, 2).units)
     cast.beat(1, steps=3, pushes_sent=3, pushes_acked=3, staleness=histogram(0, 0, 0))
-    cast.join(replica=1)
+    cast.join("one")
     cast.complete(1, *cast.lease(1, incarnation=2).units, incarnation=2)
     cast.now += 4
     cast.beat(2)

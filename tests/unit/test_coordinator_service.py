@@ -22,7 +22,13 @@ from pydownpour.coordinator.initial import InitialParameters
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.coordinator.shards import ShardReader
-from pydownpour.errors import ClosedError, ConfigError, ConnectFailed, RemoteProtocolError
+from pydownpour.errors import (
+    AuthError,
+    ClosedError,
+    ConfigError,
+    ConnectFailed,
+    RemoteProtocolError,
+)
 from pydownpour.job import Job, Work
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
 from pydownpour.net.access import Access, Bind
@@ -48,7 +54,7 @@ from pydownpour.wire.messages import (
     Status,
     Stop,
 )
-from tests.fakes.coordination import make_job
+from tests.fakes.coordination import KEY, make_job
 from tests.fakes.disk import FakeDisk
 
 
@@ -89,7 +95,7 @@ class House:
         self.disk = disk if disk is not None else FakeDisk()
         self.shards = shards if shards is not None else FakeShards()
         now = asyncio.get_running_loop().time()
-        self.core = Core(self.job, shards=2, now=now)
+        self.core = Core(self.job, shards=2, now=now, key=KEY)
         self.service = CoordinatorService(
             self.core,
             initial=InitialParameters(self.job.layout, self.job.parameters),
@@ -101,8 +107,16 @@ class House:
         self.handlers = {(r.method, r.path): r.handler for r in self.service.routes()}
         self.running: asyncio.Task[dict[str, Any]] | None = None
 
-    async def ask(self, method: str, path: str, body: bytes = b"", **query: str) -> Any:
-        return await self.handlers[method, path](Call(body, query, {}, "test"))
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", *, secret: str = "", **query: str
+    ) -> Any:
+        headers = {messages.HEADER_SECRET: secret}
+        return await self.handlers[method, path](Call(body, query, headers, "test"))
+
+    @property
+    def secret(self) -> str:
+        """Of replica 1 in its first life."""
+        return self.core.replica_keeper.secret("replica", 1, 1)
 
     async def post(self, path: str, message: Message) -> Any:
         return await self.ask("POST", path, messages.encode(message))
@@ -114,7 +128,9 @@ class House:
         for index in range(2):
             hello = ShardHello(url=f"http://{index}", nonce=str(index))
             assigned: ShardAssigned = await self.post("/v1/shard", hello)
-            body: FrameBody = await self.ask("GET", "/v1/initial", shard=str(index))
+            body: FrameBody = await self.ask(
+                "GET", "/v1/initial", shard=str(index), secret=assigned.secret
+            )
             part = packed(self.job)[assigned.start : assigned.start + assigned.len]
             assert np.frombuffer(drained(body), "<f4").tolist() == part.tolist()
             await self.shard_beat(index)
@@ -123,9 +139,9 @@ class House:
 
     async def shard_beat(self, index: int) -> HeartbeatAnswer:
         stats = ShardStats(index=index, ready=True, lsn=5, pushes=3)
-        answer: HeartbeatAnswer = await self.post(
-            "/v1/heartbeat", Heartbeat(role="shard", id=index, epoch=1, shard=stats)
-        )
+        secret = self.core.keeper.secret("shard", index, 1)
+        beat = Heartbeat(role="shard", id=index, incarnation=1, secret=secret, epoch=1, shard=stats)
+        answer: HeartbeatAnswer = await self.post("/v1/heartbeat", beat)
         return answer
 
     async def work(self, units: int = 99) -> None:
@@ -138,17 +154,19 @@ class House:
             done = Completion(
                 number=unit.number, unit=unit.unit, lease=unit.lease, samples=4, loss=0.5
             )
-            await self.post("/v1/complete", Complete(replica=1, incarnation=1, units=[done]))
+            complete = Complete(replica=1, incarnation=1, secret=self.secret, units=[done])
+            await self.post("/v1/complete", complete)
 
     async def lease(self, replica: int = 1) -> LeaseAnswer:
-        answer: LeaseAnswer = await self.post(
-            "/v1/lease", LeaseRequest(replica=replica, incarnation=1)
-        )
+        secret = self.core.replica_keeper.secret("replica", replica, 1)
+        request = LeaseRequest(replica=replica, incarnation=1, secret=secret)
+        answer: LeaseAnswer = await self.post("/v1/lease", request)
         return answer
 
     async def leave(self) -> None:
         stats = ReplicaStats(steps=4, samples=16, units=4, pushes_sent=3, pushes_acked=3)
-        await self.post("/v1/leave", Leave(replica=1, incarnation=1, stats=stats))
+        leave = Leave(replica=1, incarnation=1, secret=self.secret, stats=stats)
+        await self.post("/v1/leave", leave)
 
     async def beat_to_the_end(self) -> dict[str, Any]:
         """Shards send heartbeats until the service has returned."""
@@ -547,8 +565,12 @@ async def test_initial_parameters_go_only_to_shards_that_said_hello() -> None:
     with pytest.raises(ConfigError, match="has not said hello"):
         await house.ask("GET", "/v1/initial", shard="0")
     await house.begin()
+    secret = house.core.keeper.secret("shard", 0, 1)
     with pytest.raises(ConfigError, match="the job runs"):
-        await house.ask("GET", "/v1/initial", shard="0")
+        await house.ask("GET", "/v1/initial", shard="0", secret=secret)
+    for secret in ("", "0" * 64, house.secret, house.core.keeper.secret("shard", 1, 1)):
+        with pytest.raises(AuthError):
+            await house.ask("GET", "/v1/initial", shard="0", secret=secret)
     assert house.running is not None
     house.running.cancel()
     await asyncio.gather(house.running, return_exceptions=True)

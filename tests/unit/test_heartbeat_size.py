@@ -30,7 +30,8 @@ FULL = HistogramEntry(
 def make_shard() -> Shard:
     return Shard(
         ShardAssigned(
-            index=0, shards=1, epoch=1, start=0, len=64, stripe_len=16, fragment_len=16,
+            index=0, incarnation=1, secret="", key="00" * 32, shards=1, epoch=1, start=0, len=64,
+            stripe_len=16, fragment_len=16,
             fingerprint="f", optimizer=[("sgd", {"lr": 1.0})], policy={"name": "downpour"},
             heartbeat_s=0.5, job="sample",
         )

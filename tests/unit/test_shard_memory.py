@@ -18,6 +18,9 @@ def shard(length: int) -> Shard:
     return Shard(
         ShardAssigned(
             index=0,
+            incarnation=1,
+            secret="",
+            key="00" * 32,
             shards=1,
             epoch=1,
             start=0,
