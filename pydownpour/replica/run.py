@@ -14,7 +14,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, final
 
 import pydownpour
@@ -225,6 +225,7 @@ class _Joined:
         self._pid = os.getpid()
         self._stack = contextlib.ExitStack()
         self._client: Client | None = None
+        self._opening: asyncio.Task[Any] | None = None
         self._session: Session | None = None
         self._leases: Leases | None = None
         self._trainer: Trainer | None = None
@@ -271,12 +272,29 @@ class _Joined:
         if self.is_forked:
             return
         with self._stack:
-            leaving: Awaitable[None] = self._portal.start(self._close(error))
-            await asyncio.shield(asyncio.ensure_future(leaving))
+            leaving = asyncio.ensure_future(self._portal.start(self._close(error)))
+            cancel: asyncio.CancelledError | None = None
+            # A caller in a hurry waits for the goodbye, too, which has its own limit of time: the
+            # connections are closed behind it.
+            while not leaving.done():
+                try:
+                    await asyncio.shield(leaving)
+                except asyncio.CancelledError as again:
+                    cancel = again
+            if cancel is not None:
+                _ = leaving.cancelled() or leaving.exception()
+                raise cancel
 
     # -- on the session's loop -------------------------------------------------------------------
 
     async def _open(self) -> None:
+        self._opening = asyncio.current_task()
+        try:
+            await self._open_session()
+        finally:
+            self._opening = None
+
+    async def _open_session(self) -> None:
         client = self._client = Client(self._url, access=self._access)
         joined = await _ask_to_join(client, self._layout, self._name, self._owner, self._rng)
         layout = Layout.from_entries(joined.arrays)
@@ -290,13 +308,19 @@ class _Joined:
         reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
         if isinstance(error, asyncio.CancelledError):
             reason = "stopped"
+        if self._opening is not None:
+            # Ctrl-C in a blocking join leaves it asking, and it would connect anew.
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         unit = self._trainer.unit if self._trainer is not None else None
         failure = unit_failure(error, unit) if error is not None else None
         session = self._session
-        if session is not None:
-            await session.close(reason, failure)
-        if self._client is not None:
-            await self._client.close()
+        try:
+            if session is not None:
+                await session.close(reason, failure)
+        finally:
+            if self._client is not None:
+                await self._client.close()
         if error is None and session is not None and session.job_state == "failed":
             raise JobFailed(session.job_reason)
 

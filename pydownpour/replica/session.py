@@ -359,8 +359,9 @@ class Session:
             )
         except DownpourError as error:
             log.debug("goodbye was not heard: %s", error)
-        for link in self.links:
-            await link.client.close()
+        finally:
+            for link in self.links:
+                await link.client.close()
 
     def statistics(self) -> ReplicaStats:
         """The user side's counts and ours."""
