@@ -154,7 +154,7 @@ class LimitExceeded(DownpourError):
 
 
 class TooLarge(DownpourError):
-    """Something between us and a peer refuses a body of this size. Raise its limit on bodies."""
+    """A peer, or something before it, refuses a body of this size; a second try would not help."""
 
 
 class JobFailed(DownpourError):

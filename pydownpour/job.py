@@ -35,6 +35,9 @@ from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
 from pydownpour.policy import Downpour, Policy
 from pydownpour.sampling import samples_at, units_in_pass
+from pydownpour.storage import safetensors
+from pydownpour.wire import messages
+from pydownpour.wire.messages import JobLayout
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -163,6 +166,7 @@ class Job:
     ) -> None:
         self._parameters: dict[str, NDArray[Any]] | None = arrays_of(parameters)
         self.layout = Layout.of(self._parameters)
+        _check_size(self.layout)
         self.optimizer = _checked_optimizer(optimizer)
         self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
@@ -247,6 +251,18 @@ class Job:
             f"<Job {self.name!r}: {self.layout.len} parameters in {len(self.layout.arrays)} "
             f"arrays, {self.optimizer.describe()}, policy {self.policy.name}, data {self.data}>"
         )
+
+
+def _check_size(layout: Layout) -> None:
+    """What will have to travel and to be written is measured now, not when it has to."""
+    size = len(messages.encode(JobLayout(arrays=layout.entries())))
+    if size > limits.LAYOUT_SIZE_MAX:
+        raise ConfigError(
+            f"the names, shapes and dtypes of {len(layout.arrays)} parameter arrays are {size} "
+            f"bytes, the limit is {limits.LAYOUT_SIZE_MAX} (LAYOUT_SIZE_MAX); use shorter names, "
+            "or pack small arrays together"
+        )
+    safetensors.check_layout(layout)
 
 
 def _checked_optimizer(optimizer: Part) -> Part:

@@ -51,7 +51,7 @@ ANSWERS_SIZE_MAX: Final = 4 * KIB
 """Bytes of acknowledgements a replica may leave unread before its pushes are not read either: 64 of
 them, more than all its open pushes have."""
 JSON_SIZE_MAX: Final = 4 * MIB
-"""Bytes of one control-plane JSON body (layouts name every array)."""
+"""Bytes of one control-plane JSON body; a status of many replicas is the longest."""
 HTTP_LINE_SIZE_MAX: Final = 8 * KIB
 """Bytes of a request line or of one header, as most servers allow."""
 HTTP_HEADER_COUNT_MAX: Final = 64
@@ -119,7 +119,9 @@ fragment at a time, so that updates always find a block."""
 REPLICAS_MAX: Final = 65_536
 """Replica ids in one job: their dedupe windows then take about 10 MiB at each shard."""
 LAYOUT_ARRAYS_MAX: Final = 100_000
-"""Arrays in one layout: what JSON_SIZE_MAX has room for at 40 bytes each."""
+"""Arrays in one layout: with usual names ten million bytes to describe, read in a second."""
+LAYOUT_SIZE_MAX: Final = 64 * MIB
+"""Bytes of a layout as JSON: LAYOUT_ARRAYS_MAX arrays with names of 600 characters."""
 
 # -- work ------------------------------------------------------------------------------------------
 UNITS_MAX: Final = 16_000_000
@@ -274,8 +276,10 @@ NOISE_ADDRESSES_MAX: Final = 256
 """Addresses a server keeps apart for that; all others share one line: 100 MB of log a day."""
 NOISE_LINE_LEN_MAX: Final = 240
 """Characters of such a line."""
-STORED_HEADER_SIZE_MAX: Final = 16 * MIB
-"""Bytes of a safetensors header: LAYOUT_ARRAYS_MAX arrays at 160 bytes each."""
+STORED_HEADER_SIZE_MAX: Final = 90 * MIB
+"""Bytes of a safetensors header; the format's own readers stop at 100 million."""
+STORED_METADATA_SIZE_MAX: Final = 256 * KIB
+"""Bytes of it that are not the arrays': an LSN for each of SHARDS_MAX shards, and some names."""
 
 assert PAYLOAD_SIZE_MAX >= FRAGMENT_SIZE
 assert READER_SIZE_MIN / READER_WINDOW_S < LINK_RATE_MIN / 32
@@ -292,4 +296,5 @@ assert HTTP_LINE_SIZE_MAX < HTTP_HEADERS_SIZE_MAX
 assert STALL_S > 2 * SWEEP_S
 assert FINISHED_REFUSED_S < COORDINATOR_REFUSED_S < JOIN_PATIENCE_S
 assert DEAD_S < LEAVE_PATIENCE_S and HEARTBEAT_S * 3 < NOTICE_S
-assert STORED_HEADER_SIZE_MAX >= LAYOUT_ARRAYS_MAX * 160
+assert LAYOUT_SIZE_MAX > LAYOUT_ARRAYS_MAX * 600
+assert STORED_HEADER_SIZE_MAX < 100_000_000

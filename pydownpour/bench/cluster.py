@@ -26,7 +26,14 @@ from pydownpour.policy.downpour import Downpour
 from pydownpour.replica.pushes import Push
 from pydownpour.replica.session import Session
 from pydownpour.wire import messages
-from pydownpour.wire.messages import HeartbeatAnswer, Join, Joined, ShardAssigned, ShardHello
+from pydownpour.wire.messages import (
+    HeartbeatAnswer,
+    JobLayout,
+    Join,
+    Joined,
+    ShardAssigned,
+    ShardHello,
+)
 from pydownpour.wire.proof import KEY_SIZE, Keeper
 
 SILENT_S = 3600.0
@@ -58,6 +65,7 @@ class Cluster:
         return [
             Route("POST", "/v1/shard", self._shard),
             Route("GET", "/v1/initial", self._initial),
+            Route("GET", "/v1/layout", self._layout),
             Route("POST", "/v1/join", self._join),
             Route("POST", "/v1/heartbeat", self._running),
             Route("POST", "/v1/leave", self._running),
@@ -95,6 +103,9 @@ class Cluster:
 
         return FrameBody(produce)
 
+    async def _layout(self, call: Call) -> JobLayout:
+        return JobLayout(arrays=self.layout.entries())
+
     async def _join(self, call: Call) -> Joined:
         messages.decode(Join, call.body)
         self._replicas += 1
@@ -112,7 +123,7 @@ class Cluster:
             stripe_len=self.partition.stripe_len,
             fragment_len=self.partition.fragment_len,
             shards=[entry],
-            arrays=self.layout.entries(),
+            fingerprint=self.layout.fingerprint,
             policy=self.policy.to_wire(),
             optimizer=self.optimizer.parts(),
             work=None,
@@ -199,7 +210,7 @@ async def pushing(url: str, layout: Layout, *, fallback: bool = False) -> AsyncI
     """
     access = Access()
     async with Client(url, access=access) as client:
-        request = Join(arrays=[], fingerprint="", nonce=secrets.token_hex(8))
+        request = Join(nonce=secrets.token_hex(8))
         joined = await client.post("/v1/join", request, Joined)
         session = Session(joined, layout, client, access, random.Random(1))
         for link in session.links:

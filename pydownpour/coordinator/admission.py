@@ -6,8 +6,8 @@ from pydownpour import limits
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.slots import Slot
-from pydownpour.errors import ConfigError
-from pydownpour.layout import Layout, Partition, ShardEntry
+from pydownpour.errors import ConfigError, LayoutMismatch
+from pydownpour.layout import Partition, ShardEntry
 from pydownpour.wire import messages
 from pydownpour.wire.messages import Join, Joined, ShardAssigned, WorkEntry
 from pydownpour.wire.proof import Keeper
@@ -37,16 +37,14 @@ def check_layout(job: Declared, join: Join) -> None:
     """Refuse parameters that are not the job's.
 
     Raises:
-        LayoutMismatch: names the first array that differs.
-        ConfigError: the arrays are impossible, or not those of the fingerprint.
+        LayoutMismatch: the replica, which then asks for the job's layout, says what differs.
     """
-    if join.fingerprint == job.layout.fingerprint or not (join.fingerprint or join.arrays):
-        return  # the same, or it takes the job's layout
-    whose = f"replica {join.name!r}" if join.name else "the replica"
-    theirs = Layout.from_entries(join.arrays)
-    if theirs.fingerprint == job.layout.fingerprint:
-        raise ConfigError(f"{whose} sent a fingerprint that is not that of its own arrays")
-    job.layout.check_same(theirs, whose=whose)
+    if join.fingerprint and join.fingerprint != job.layout.fingerprint:
+        whose = f"replica {join.name!r}" if join.name else "the replica"
+        raise LayoutMismatch(
+            f"{whose} has other parameters (fingerprint {join.fingerprint[:16]}...) than job "
+            f"{job.name!r} ({job.layout.fingerprint[:16]}...); GET /v1/layout lists the job's"
+        )
 
 
 def check_dtype(job: Declared, join: Join) -> None:
@@ -102,7 +100,7 @@ def joined(
         stripe_len=partition.stripe_len,
         fragment_len=partition.fragment_len,
         shards=shards,
-        arrays=job.layout.entries(),
+        fingerprint=job.layout.fingerprint,
         policy=job.policy.to_wire(),
         optimizer=job.optimizer.parts(),
         work=work,

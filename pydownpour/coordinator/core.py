@@ -172,7 +172,7 @@ class Core:
 
         Raises:
             ConfigError: protocols do not meet, or a name, id or dtype that cannot be.
-            LayoutMismatch: its parameters are not the job's; names the first that differs.
+            LayoutMismatch: its parameters are not the job's.
             LimitExceeded: too many replicas.
             NotReady: shards are missing; the message says which.
             JobFailed, ClosedError: the job is over.

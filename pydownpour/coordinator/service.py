@@ -42,6 +42,7 @@ from pydownpour.wire.messages import (
     Complete,
     Heartbeat,
     HeartbeatAnswer,
+    JobLayout,
     Join,
     LeaseAnswer,
     LeaseRequest,
@@ -153,6 +154,7 @@ class CoordinatorService:
         self.report: dict[str, Any] | None = None
         self._initial: InitialParameters | None = initial
         self._loaded = loaded
+        self._layout_bytes: memoryview | None = None
         self._reader, self._recorder, self._random = reader, recorder, random
         self._evaluator = Evaluator(core, self._read)
         self._news = asyncio.Event()
@@ -166,6 +168,7 @@ class CoordinatorService:
         return [
             Route("GET", "/healthz", self._healthz, public=True),
             Route("GET", "/v1/initial", self._initial_slice),
+            Route("GET", "/v1/layout", self._layout),
             Route("GET", "/v1/status", self._status),
             Route("POST", "/v1/shard", self._handler(ShardHello, core.hello)),
             Route("POST", "/v1/join", self._handler(Join, core.join)),
@@ -242,6 +245,15 @@ class CoordinatorService:
             slot.start + slot.len,
             lambda: self.core.loading(slot.index, secret, _now()),
         )
+
+    async def _layout(self, call: Call) -> FrameBody:
+        """Millions of bytes, if names are long: made once, and sent as the reader takes them."""
+        if self._layout_bytes is None:
+            entries = self.core.job.layout.entries()
+            self._layout_bytes = memoryview(messages.encode(JobLayout(arrays=entries)))
+        whole, size = self._layout_bytes, limits.WRITE_BATCH_SIZE
+        pieces = iter([whole[at : at + size] for at in range(0, len(whole), size)])
+        return FrameBody(lambda: [piece] if (piece := next(pieces, None)) is not None else None)
 
     # -- the life of the job ---------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import final
 from aiohttp import web
 
 from pydownpour import limits
-from pydownpour.errors import LimitExceeded, RemoteProtocolError
+from pydownpour.errors import LimitExceeded, RemoteProtocolError, TooLarge
 
 
 @final
@@ -29,7 +29,8 @@ class Budget:
         """Room for a body, before a byte of it is read.
 
         Raises:
-            LimitExceeded: it is larger than its route allows, or there is no room now.
+            TooLarge: than its route allows.
+            LimitExceeded: there is no room now.
         """
         _check_size(size, route_max)
         if self.used + size > self.size_max:
@@ -58,7 +59,7 @@ async def chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes
     """The same, piece by piece.
 
     Raises:
-        LimitExceeded: larger than size_max.
+        TooLarge: than size_max.
         RemoteProtocolError: the sender is slower than ``BODY_WINDOW_SIZE_MIN`` bytes in
             ``BODY_WINDOW_S``. The taker's time is not the sender's.
     """
@@ -78,7 +79,7 @@ async def chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes
                 size += len(chunk)
                 batch += len(chunk)
                 if size > size_max:
-                    raise LimitExceeded(f"body of more than {size_max} bytes, the limit here")
+                    raise TooLarge(f"body of more than {size_max} bytes, the limit here")
                 if batch >= limits.BODY_WINDOW_SIZE_MIN:
                     batch, left_s = 0, limits.BODY_WINDOW_S
                 yield chunk
@@ -96,4 +97,4 @@ async def chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes
 
 def _check_size(size: int, size_max: int) -> None:
     if size > size_max:
-        raise LimitExceeded(f"body of {size} bytes, the limit here is {size_max}")
+        raise TooLarge(f"body of {size} bytes, the limit here is {size_max}")

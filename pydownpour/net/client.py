@@ -111,10 +111,15 @@ class Client:
         return messages.decode(answer, data)
 
     async def get(
-        self, path: str, answer: type[M], *, timeout_s: float = limits.REQUEST_TIMEOUT_S
+        self,
+        path: str,
+        answer: type[M],
+        *,
+        size_max: int = limits.JSON_SIZE_MAX,
+        timeout_s: float = limits.REQUEST_TIMEOUT_S,
     ) -> M:
-        """Get a message."""
-        data = await self._ask("GET", path, None, {}, limits.JSON_SIZE_MAX, timeout_s)
+        """Get a message of at most ``size_max`` bytes."""
+        data = await self._ask("GET", path, None, {}, size_max, timeout_s)
         return messages.decode(answer, data)
 
     async def get_bytes(

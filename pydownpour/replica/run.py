@@ -14,12 +14,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, final
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, final
 
 import pydownpour
 from pydownpour import limits
-from pydownpour.errors import ClosedError, ConfigError, DownpourError, JobFailed
+from pydownpour.errors import ClosedError, ConfigError, DownpourError, JobFailed, LayoutMismatch
 from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
 from pydownpour.net.access import Access, Tls
@@ -30,9 +30,11 @@ from pydownpour.replica.portal import LoopThread, Portal, SameLoop
 from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
 from pydownpour.replica.session import Session
 from pydownpour.replica.work import Leases
-from pydownpour.wire.messages import Join, Joined
+from pydownpour.wire.messages import JobLayout, Join, Joined
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class TrainingJob(Protocol):
@@ -296,8 +298,10 @@ class _Joined:
 
     async def _open_session(self) -> None:
         client = self._client = Client(self._url, access=self._access)
-        joined = await _ask_to_join(client, self._layout, self._name, self._owner, self._rng)
-        layout = Layout.from_entries(joined.arrays)
+        layout = self._layout
+        if layout is None:
+            layout = await _job_layout(client, self._rng)
+        joined = await _ask_to_join(client, layout, self._name, self._owner, self._rng)
         partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
         session = self._session = Session(joined, layout, client, self._access, self._rng)
         _ = session.spawn(_say_waits(session), "words about waiting")
@@ -333,14 +337,11 @@ class _Joined:
 
 
 async def _ask_to_join(
-    client: Client, layout: Layout | None, name: str, owner: str, rng: random.Random
+    client: Client, layout: Layout, name: str, owner: str, rng: random.Random
 ) -> Joined:
-    """Ask until the coordinator takes us in; it says for whom it waits."""
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
+    """Ask to be taken in; the layout itself does not travel, unless it is not the job's."""
     request = Join(
-        arrays=layout.entries() if layout is not None else [],
-        fingerprint=layout.fingerprint if layout is not None else "",
+        fingerprint=layout.fingerprint,
         version=pydownpour.__version__,
         host=process.host_name(),
         pid=process.pid(),
@@ -350,11 +351,34 @@ async def _ask_to_join(
         wire_dtypes=list(DTYPE_CODES),
         codecs=["none"],
     )
+    try:
+        joined = await _patiently(client, lambda: client.post("/v1/join", request, Joined), rng)
+    except LayoutMismatch:
+        (await _job_layout(client, rng)).check_same(layout, whose="this replica")
+        raise
+    if joined.fingerprint != layout.fingerprint:
+        raise LayoutMismatch(f"{client.url} has begun another job while we joined; join again")
+    if joined.wire_dtype not in DTYPE_CODES:
+        raise ConfigError(f"the job pushes {joined.wire_dtype}, unknown to this version")
+    return joined
+
+
+async def _job_layout(client: Client, rng: random.Random) -> Layout:
+    answer = await _patiently(
+        client, lambda: client.get("/v1/layout", JobLayout, size_max=limits.LAYOUT_SIZE_MAX), rng
+    )
+    return Layout.from_entries(answer.arrays)
+
+
+async def _patiently(client: Client, ask: Callable[[], Awaitable[T]], rng: random.Random) -> T:
+    """Ask until the coordinator answers or refuses; it says for whom it waits."""
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
     delay_s = limits.BACKOFF_MIN_S
     async with Waiting(f"the coordinator at {client.url} to let this replica join") as waiting:
         while True:
             try:
-                joined = await client.post("/v1/join", request, Joined)
+                return await ask()
             except DownpourError as error:
                 if not error.retryable:
                     raise
@@ -363,12 +387,6 @@ async def _ask_to_join(
                     raise JobFailed(
                         f"could not join within {limits.JOIN_PATIENCE_S:g} s: {error}"
                     ) from error
-            else:
-                if joined.wire_dtype not in DTYPE_CODES:
-                    raise ConfigError(
-                        f"the job pushes {joined.wire_dtype}, unknown to this version"
-                    )
-                return joined
             await asyncio.sleep(delay_s * rng.uniform(0.5, 1.0))
             delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)
 

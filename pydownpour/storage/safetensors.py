@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, limits
-from pydownpour.errors import CheckpointError
-from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Layout, raw
+from pydownpour.errors import CheckpointError, ConfigError
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, ArraySpec, Layout, raw
 
 FORMAT_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16"}
 """Our dtype names -> the format's."""
@@ -69,33 +69,54 @@ def encode(layout: Layout, flat: Values, metadata: Mapping[str, str]) -> Iterato
         metadata: Text only, as the format demands.
 
     Raises:
-        CheckpointError: the header would exceed ``limits.STORED_HEADER_SIZE_MAX``, or an array
-            has the name the format keeps for itself.
+        CheckpointError: the header would exceed ``limits.STORED_HEADER_SIZE_MAX``.
     """
-    specs = sorted(layout.arrays, key=lambda spec: (-DTYPE_SIZES[spec.dtype], spec.name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end = 0
-    for spec in specs:
-        if spec.name in header:
-            raise CheckpointError("no parameter can be stored under the name '__metadata__'")
-        begin, end = end, end + spec.len * DTYPE_SIZES[spec.dtype]
-        header[spec.name] = {
-            "dtype": FORMAT_NAMES[spec.dtype],
-            "shape": list(spec.shape),
-            "data_offsets": [begin, end],
-        }
-    text = msgspec.json.encode(header)
+    text = _header_text(layout, metadata)
     text += b" " * (-len(text) % 8)
     if len(text) > limits.STORED_HEADER_SIZE_MAX:
-        raise CheckpointError(
-            f"{len(specs)} arrays need a header of {len(text)} bytes, the limit is "
-            f"{limits.STORED_HEADER_SIZE_MAX} (STORED_HEADER_SIZE_MAX); use shorter names"
-        )
+        raise CheckpointError(_too_long(layout, len(text), limits.STORED_HEADER_SIZE_MAX))
     yield memoryview(len(text).to_bytes(8, "little") + text)
-    for spec in specs:
+    for spec in _stored_order(layout):
         for start in range(spec.start, spec.start + spec.len, PIECE_LEN):
             stop = min(start + PIECE_LEN, spec.start + spec.len)
             yield _stored(flat[start:stop], spec.dtype)
+
+
+def check_layout(layout: Layout) -> None:
+    """Raise if a layout's arrays could never be written: better before the training than after.
+
+    Raises:
+        ConfigError: their header would exceed ``limits.STORED_HEADER_SIZE_MAX``.
+    """
+    size, room = len(_header_text(layout, {})), limits.STORED_HEADER_SIZE_MAX
+    room -= limits.STORED_METADATA_SIZE_MAX
+    if size > room:
+        raise ConfigError(_too_long(layout, size, room))
+
+
+def _too_long(layout: Layout, size: int, size_max: int) -> str:
+    return (
+        f"{len(layout.arrays)} arrays need a header of {size} bytes in a safetensors file, the "
+        f"limit is {size_max} (STORED_HEADER_SIZE_MAX); use shorter names, or pack small arrays "
+        "together"
+    )
+
+
+def _stored_order(layout: Layout) -> list[ArraySpec]:
+    return sorted(layout.arrays, key=lambda spec: (-DTYPE_SIZES[spec.dtype], spec.name))
+
+
+def _header_text(layout: Layout, metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for spec in _stored_order(layout):
+        begin, end = end, end + spec.len * DTYPE_SIZES[spec.dtype]
+        header[spec.name] = {
+            "dtype": FORMAT_NAMES[spec.dtype],
+            "shape": spec.shape,
+            "data_offsets": (begin, end),
+        }
+    return msgspec.json.encode(header)
 
 
 def _stored(values: Values, dtype: str) -> memoryview:

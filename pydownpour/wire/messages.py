@@ -2,6 +2,7 @@
 
     route (all POST but where said)  from         to           body -> answer
     /healthz              GET        anybody      any role     -> "ok" (no token needed)
+    /v1/layout            GET        replica      coordinator  -> JobLayout
     /v1/join                         replica      coordinator  Join -> Joined | Problem(retry)
     /v1/shard                        shard        coordinator  ShardHello -> ShardAssigned
     /v1/initial?shard=I   GET        shard        coordinator  -> raw little-endian f32
@@ -91,11 +92,17 @@ class WorkEntry(Message, frozen=True, kw_only=True):
     seed: Count
 
 
-class Join(Message, frozen=True, kw_only=True):
-    """A replica asks to take part. No arrays and no fingerprint: it takes the job's layout."""
+class JobLayout(Message, frozen=True, kw_only=True):
+    """The job's parameters. It travels only to those who do not have it."""
 
     arrays: Arrays
-    fingerprint: Label
+
+
+class Join(Message, frozen=True, kw_only=True):
+    """A replica asks to take part."""
+
+    fingerprint: Label = ""
+    """Of its layout, which is compared here; "": it takes the job's (GET /v1/layout)."""
     protocol_min: Word = PROTOCOL_MIN
     protocol_max: Word = PROTOCOL
     version: Label = ""
@@ -124,8 +131,8 @@ class Joined(Message, frozen=True, kw_only=True):
     stripe_len: Count
     fragment_len: Count
     shards: Shards
-    arrays: Arrays
-    """The job's layout."""
+    fingerprint: Label
+    """Of the job's layout."""
     policy: Settings
     optimizer: Parts
     work: WorkEntry | None

@@ -23,6 +23,7 @@ TABLE: Final[tuple[tuple[type[DownpourError], str, int], ...]] = (
     (errors.UpgradeRefused, "upgrade", 426),
     (errors.NotReady, "waiting", 503),
     (errors.LimitExceeded, "limit", 429),
+    (errors.TooLarge, "size", 413),
     (errors.JobFailed, "ended", 410),
     (errors.UnsupportedArray, "array", 422),
     (errors.ConfigError, "invalid", 400),

@@ -274,7 +274,7 @@ async def another_s_identity(target: Target) -> None:
             ):
                 body = json.dumps(message).encode()
                 await ask(target, target.coordinator, "POST", path, body)
-        rejoin = {"arrays": [], "fingerprint": "", "replica": victim, "name": "mallory"}
+        rejoin = {"replica": victim, "name": "mallory"}
         await ask(target, target.coordinator, "POST", "/v1/join", json.dumps(rejoin).encode())
     for index in range(len(target.shards)):
         for epoch in (0, 1, 2, 2**31):
@@ -307,7 +307,7 @@ async def bloat(target: Target) -> None:
     """Everything that might be kept for a peer, as large and as often as it is let."""
     big = "x" * 3_900_000
     for field in ("host", "version", "name", "nonce"):
-        body = json.dumps({"arrays": [], "fingerprint": "", field: big}).encode()
+        body = json.dumps({field: big}).encode()
         for _ in range(8 * target.scale):
             await ask(target, target.coordinator, "POST", "/v1/join", body)
     for field in ("url", "host", "version", "nonce"):

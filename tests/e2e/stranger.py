@@ -76,7 +76,7 @@ class Stranger:
         """Ask for membership as ``Join`` says, taking the job's layout unless told otherwise."""
         access = access or Access()
         async with Client(url, access=access) as client:
-            wish = Join(**{"arrays": [], "fingerprint": "", **fields})
+            wish = Join(**fields)
             while True:
                 try:
                     stranger = cls(await client.post("/v1/join", wish, Joined), access)

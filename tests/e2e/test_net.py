@@ -15,9 +15,9 @@ from pydownpour.errors import (
     ConnectFailed,
     DeadlineExceeded,
     Fenced,
-    LimitExceeded,
     PeerLost,
     RemoteProtocolError,
+    TooLarge,
     UpgradeRefused,
 )
 from pydownpour.net.access import Access, Bind, Tls
@@ -153,9 +153,10 @@ async def test_tokens_stay_out_of_reprs() -> None:
 
 async def test_bodies_are_bounded_announced_or_not(client: Client) -> None:
     assert await client.exchange("/v1/count", [b"x" * 1_000_000], {}, size_max=100) == b"1000000"
-    with pytest.raises(LimitExceeded, match="1000001 bytes, the limit here is 1000000"):
+    with pytest.raises(TooLarge, match="1000001 bytes, the limit here is 1000000") as refused:
         await client.exchange("/v1/count", [b"x" * 1_000_001], {}, size_max=100)
-    with pytest.raises(LimitExceeded, match="limit here is 100"):
+    assert not refused.value.retryable, "the same body will not be smaller next time"
+    with pytest.raises(TooLarge, match="limit here is 100"):
         await client.post("/v1/small", Stop(reason="y" * 200), HeartbeatAnswer)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import pydownpour as dp
 from pydownpour import limits
-from pydownpour.errors import Fenced, LimitExceeded, RemoteProtocolError
+from pydownpour.errors import Fenced, RemoteProtocolError, TooLarge
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.net.server import Call, Route, Server
@@ -226,7 +226,7 @@ async def test_a_slow_second_request_on_a_connection_is_cut_off_too(
 async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> None:
     async with Client(stage.url, access=Access()) as client:
         body = [bytes(limits.JSON_SIZE_MAX), b"x"]
-        with pytest.raises(LimitExceeded, match="body of 4194305 bytes, the limit here is 4194304"):
+        with pytest.raises(TooLarge, match="body of 4194305 bytes, the limit here is 4194304"):
             await client.exchange("/v1/join", body, {}, size_max=1000)
     stranger = await Stranger.join(stage.url)
     async with raw_connection(stranger.shard.url) as (reader, writer):
@@ -236,7 +236,7 @@ async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> N
             f"Content-Type: application/octet-stream\r\nContent-Length: {10**12}\r\n\r\n".encode()
         )
         answer = await reader.readuntil(b"}")
-        assert b"429" in answer
+        assert b"413" in answer
         assert b"body of 1000000000000 bytes" in answer
     await honest_work(stage, 1)
     await check_applied(stage, stranger, 1)
@@ -279,11 +279,11 @@ async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
 
 async def test_json_that_is_not_a_message_names_the_field(stage: Stage) -> None:
     async with raw_connection(stage.url) as (reader, writer):
-        body = b'{"arrays": 3, "fingerprint": ""}'
+        body = b'{"fingerprint": 3}'
         writer.write(POST % (b"/v1/join", len(body)) + body)
         answer = await reader.readuntil(b"}")
         assert b"bad Join message" in answer
-        assert b"$.arrays" in answer
+        assert b"$.fingerprint" in answer
 
 
 async def test_refusals_reach_the_report(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from pydownpour.errors import (
 )
 from pydownpour.net.access import Access, Bind
 from pydownpour.shard.service import serve_shard
+from pydownpour.wire import messages
+from pydownpour.wire.messages import JobLayout
 from tests.chaos.processes import ByHand, Command, status, until
 from tests.e2e.stage import Stage
 from tests.e2e.stranger import Stranger, dismiss
@@ -101,6 +103,20 @@ async def test_other_parameters_are_refused_and_the_first_array_is_named(
     with pytest.raises(LayoutMismatch, match=words):
         async with dp.join(stage.url, mine, token="open sesame"):
             pass
+
+
+async def test_sixty_thousand_arrays_with_long_names_are_no_problem(
+    tmp_path: Path, fast_ends: None
+) -> None:
+    one, arrays = np.ones(1, np.float32), 60_000
+    parameters = {f"encoder.{'blocks.' * 12}{i:08}.weight": one for i in range(arrays)}
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1) as stage:
+        assert len(messages.encode(JobLayout(arrays=stage.job.layout.entries()))) > 8_000_000
+        async with dp.join(stage.url) as replica:
+            await replica.step(parameters)
+    final = stage.parameters()
+    assert len(final) == arrays
+    assert sum(float(array.sum()) for array in final.values()) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,6 @@ class Cast:
         """Who joins again under its name shows the same owner's key."""
         return self.core.join(
             Join(
-                arrays=self.job.layout.entries(),
                 fingerprint=self.job.layout.fingerprint,
                 name=name,
                 owner=name,

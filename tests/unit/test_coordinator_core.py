@@ -19,7 +19,6 @@ from pydownpour.errors import (
     RemoteProtocolError,
 )
 from pydownpour.job import Work
-from pydownpour.layout import ArrayEntry
 from pydownpour.wire import messages
 from pydownpour.wire.messages import Heartbeat, Join, RefusedEntry, ShardHello, Status
 from tests.fakes.coordination import Cast, make_job
@@ -69,37 +68,30 @@ def test_a_hello_is_told_its_elements() -> None:
 def test_protocols_that_do_not_meet_name_both_ranges(low: int, high: int) -> None:
     cast = Cast()
     cast.shards_ready()
-    join = Join(arrays=[], fingerprint="", protocol_min=low, protocol_max=high)
+    join = Join(protocol_min=low, protocol_max=high)
     with pytest.raises(ConfigError, match=f"replica speaks protocol {low} to {high}.*1 to 1"):
         cast.core.join(join, cast.now)
     with pytest.raises(ConfigError, match=f"shard speaks protocol {low} to {high}"):
         cast.core.hello(ShardHello(url="", protocol_min=low, protocol_max=high), cast.now)
 
 
-def test_other_parameters_are_refused_by_name_even_before_the_shards_are_there() -> None:
+def test_other_parameters_are_refused_even_before_the_shards_are_there() -> None:
     cast = Cast()
-    arrays = [
-        ArrayEntry(name="b", shape=(), dtype="float32"),
-        ArrayEntry(name="w", shape=(63,), dtype="float32"),
-    ]
-    with pytest.raises(LayoutMismatch, match=r"parameter 'w' is w float32\[63\] at replica 'r'"):
-        cast.core.join(Join(arrays=arrays, fingerprint="x", name="r"), cast.now)
-    ours = cast.job.layout.entries()
-    with pytest.raises(ConfigError, match="not that of its own arrays"):
-        cast.core.join(Join(arrays=ours, fingerprint="x"), cast.now)
+    with pytest.raises(LayoutMismatch, match=r"replica 'r' has other parameters .* /v1/layout"):
+        cast.core.join(Join(fingerprint="x", name="r"), cast.now)
     assert len(cast.core.members) == 0
 
 
-def test_a_replica_without_a_layout_of_its_own_gets_the_jobs() -> None:
+def test_a_replica_without_a_layout_of_its_own_takes_the_jobs() -> None:
     cast = running()
-    joined = cast.core.join(Join(arrays=[], fingerprint=""), cast.now)
-    assert joined.arrays == cast.job.layout.entries()
+    joined = cast.core.join(Join(), cast.now)
+    assert joined.fingerprint == cast.job.layout.fingerprint
 
 
 def test_a_dtype_the_replica_cannot_send() -> None:
     cast = Cast()
     cast.shards_ready()
-    join = Join(arrays=[], fingerprint="", wire_dtypes=["float16"])
+    join = Join(wire_dtypes=["float16"])
     with pytest.raises(ConfigError, match="sends gradients as float32, the replica can send float"):
         cast.core.join(join, cast.now)
 

@@ -14,7 +14,7 @@ from tests.fakes.coordination import histogram
 
 
 def join(*, name: str = "", owner: str = "", nonce: str = "") -> Join:
-    return Join(arrays=[], fingerprint="", name=name, owner=owner, nonce=nonce)
+    return Join(name=name, owner=owner, nonce=nonce)
 
 
 def test_ids_start_at_one_and_are_never_given_twice() -> None:

@@ -134,7 +134,7 @@ class House:
             part = packed(self.job)[assigned.start : assigned.start + assigned.len]
             assert np.frombuffer(drained(body), "<f4").tolist() == part.tolist()
             await self.shard_beat(index)
-        joined: Joined = await self.post("/v1/join", Join(arrays=[], fingerprint="", name="r"))
+        joined: Joined = await self.post("/v1/join", Join(name="r"))
         assert joined.replica == 1
 
     async def shard_beat(self, index: int) -> HeartbeatAnswer:
@@ -541,7 +541,7 @@ async def test_waits_are_spread_by_the_injected_randomness() -> None:
     await house.begin()
     for _ in range(4):
         await house.lease()
-    await house.post("/v1/join", Join(arrays=[], fingerprint=""))
+    await house.post("/v1/join", Join())
     waits = set()
     for _ in range(5):
         answer = await house.lease(2)
@@ -578,7 +578,7 @@ async def test_initial_parameters_go_only_to_shards_that_said_hello() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/join", "/v1/lease", "/v1/heartbeat", "/v1/shard"])
 async def test_malformed_bodies_are_protocol_errors(path: str) -> None:
-    for body in (b"", b"{", b"[]", b'{"replica": "x"}'):
+    for body in (b"", b"{", b"[]", b'{"replica": "x", "name": 3}'):
         with pytest.raises(RemoteProtocolError, match=r"bad .* message"):
             await House().ask("POST", path, body)
 

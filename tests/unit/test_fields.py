@@ -15,7 +15,7 @@ from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Complete,
     Heartbeat,
-    Join,
+    JobLayout,
     LeaseRequest,
     Leave,
     Message,
@@ -136,17 +136,17 @@ MALFORMED: dict[str, tuple[type[Message], bytes]] = {
         b'{"replica":1,"incarnation":1,"reason":"' + b"w" * 5000 + b'"}',
     ),
     "too many dimensions": (
-        Join,
+        JobLayout,
         b'{"fingerprint":"","arrays":[{"name":"a","dtype":"float32","shape":['
         + b",".join([b"1"] * 65)
         + b"]}]}",
     ),
     "a negative extent": (
-        Join,
+        JobLayout,
         b'{"fingerprint":"","arrays":[{"name":"a","dtype":"float32","shape":[-1]}]}',
     ),
     "200,000 arrays": (
-        Join,
+        JobLayout,
         b'{"fingerprint":"","arrays":['
         + b",".join([b'{"name":"a","dtype":"float32","shape":[1]}'] * 100_001)
         + b"]}",

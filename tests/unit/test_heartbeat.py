@@ -20,6 +20,7 @@ from pydownpour.errors import (
     NotReady,
     PeerLost,
     RemoteProtocolError,
+    TooLarge,
 )
 from pydownpour.net.heartbeat import Heartbeats, Patience
 from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer, ShardStats
@@ -69,6 +70,7 @@ async def test_only_the_coordinator_s_word_ends_a_role(verdict: HeartbeatAnswer)
         PeerLost("a router"), NotReady("later"), RemoteProtocolError("too long"), AuthError("no"),
         LimitExceeded("too many"), ConfigError("what"), DeadlineExceeded("slow"), REFUSED,
         OSError("no descriptors"), OverflowError("a counter"), ImportError("no descriptors"),
+        TooLarge("4 MB"),
     )  # fmt: skip
     between = [answer for error in trouble for answer in (error, RUNNING)]
     answer, coordinator = await beat(*between, HeartbeatAnswer(state="evaluating"), verdict)

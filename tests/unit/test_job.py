@@ -197,6 +197,30 @@ def test_parameters_are_converted_once_and_arrays_are_not_copied() -> None:
     assert job.parameters["a"] is array
 
 
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (
+            "LAYOUT_SIZE_MAX",
+            r"100 parameter arrays are \d{5} bytes, the limit is 10000 \(LA",
+        ),
+        (
+            "STORED_HEADER_SIZE_MAX",
+            r"100 arrays need a header of \d{5} bytes in a safetensors",
+        ),
+    ],
+)
+def test_arrays_that_could_not_travel_or_be_written_are_refused_with_the_numbers(
+    limit: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {f"{i:0100}": np.zeros(1) for i in range(100)}
+    assert len(make_job(parameters=arrays).layout.arrays) == 100
+    monkeypatch.setattr(limits, "STORED_METADATA_SIZE_MAX", 0)
+    monkeypatch.setattr(limits, limit, 10_000)
+    with pytest.raises(ConfigError, match=words):
+        make_job(parameters=arrays)
+
+
 def test_odd_arrays_are_parameters_too() -> None:
     job = make_job(
         parameters={

@@ -151,9 +151,7 @@ def test_a_shard_that_lost_its_place_is_fenced_though_its_secret_was_good() -> N
 def test_coming_back_needs_the_owner_s_key() -> None:
     cast = running()
     for owner in ("", "guessed", "hostile"):
-        joined = cast.core.join(
-            Join(arrays=[], fingerprint="", name="victim", owner=owner), cast.now
-        )
+        joined = cast.core.join(Join(name="victim", owner=owner), cast.now)
         assert joined.replica != VICTIM
     victim = cast.core.members.get(VICTIM)
     assert victim is not None
@@ -171,7 +169,7 @@ def test_no_secret_stands_where_everybody_may_read() -> None:
     from pydownpour.coordinator.report import build_report
 
     cast = running()
-    cast.core.join(Join(arrays=[], fingerprint="", owner="an owner's", nonce="a nonce"), cast.now)
+    cast.core.join(Join(owner="an owner's", nonce="a nonce"), cast.now)
     status = messages.encode(view.status(cast.core, cast.now, run_folder="", report=None)).decode()
     report = str(build_report(cast.core, cast.now, version="0", rss_peak_bytes=0, storage="off"))
     secrets = [cast.core.keeper.text(), cast.core.replica_keeper.text(), cast.secret(VICTIM, 1)]
