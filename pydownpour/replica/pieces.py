@@ -33,9 +33,9 @@ class Pieces:
     def sent(self, records: int, seconds: float) -> None:
         """A body of so many records was answered in so many seconds."""
         fitting = int(records * limits.PIECE_S / max(seconds, 1e-6))
-        wanted = min(fitting, 2 * records)
-        if records >= self.count or wanted < self.count:
-            self.count = self._bounded(wanted)
+        # The short end of a push, quick as it is, says nothing about long bodies.
+        if records >= self.count or seconds > limits.PIECE_S:
+            self.count = self._bounded(min(fitting, 2 * records))
 
     def broke(self) -> None:
         """A connection broke under a body, or nothing of it moved for too long."""
