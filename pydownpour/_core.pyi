@@ -295,7 +295,7 @@ class ReplicaInlet:
 
     Same loop as ShardInlet, but window() names the buffer: (0, start, stop) in this object's
     scratch, (1, start, stop) in the target, as bytes. Bytes land before their checksum can be
-    known: after RemoteProtocolError the target holds damaged values; fetch again since 0.
+    known: after RemoteProtocolError or a cut the fragment that landed() names holds damaged values.
     """
     def __new__(cls, *, len: int, fragment_len: int, control_size_max: int) -> ReplicaInlet: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -303,6 +303,9 @@ class ReplicaInlet:
         """f32 values of len elements and u64 versions, one a fragment. Kept until replaced, which
         is refused (LocalProtocolError) while a payload is landing."""
     def window(self) -> tuple[int, int, int]: ...
+    def landed(self) -> tuple[int, int]:
+        """(PARAMETERS that have landed whole, the fragment behind the last of them): where a fetch
+        that was cut off goes on."""
     def advance(self, n: int) -> Frame | None:
         """The next frame that is not PARAMETERS. FETCHED frames pass through here."""
 

@@ -19,8 +19,9 @@ from pydownpour.errors import ConfigError
 from pydownpour.layout import ArraySpec, Layout, raw
 from pydownpour.net.server import FrameBody
 
-PIECE_LEN: Final = limits.WRITE_BATCH_SIZE // 4
-"""Elements handed out at once."""
+PIECE_LEN: Final = limits.READER_HIGH_WATER // 4
+"""Elements handed out at once: on the slowest link that is waited for a few seconds' worth, so that
+a shard that loads is known to live."""
 
 
 @final

@@ -235,13 +235,14 @@ class CoordinatorService:
 
     async def _initial_slice(self, call: Call) -> FrameBody:
         index = number(call.query.get("shard", ""), "shard", limits.SHARDS_MAX)
+        start = number(call.query.get("start", "0"), "start", limits.LAYOUT_LEN_MAX)
         secret = call.headers.get(messages.HEADER_SECRET, "")
         slot = self.core.loading(index, secret, _now())
         if self._initial is None:
             raise ConfigError("every shard has its parameters; the job runs")
         return self._initial.body(
             slot.index,
-            slot.start,
+            slot.start + min(start, slot.len),
             slot.start + slot.len,
             lambda: self.core.loading(slot.index, secret, _now()),
         )

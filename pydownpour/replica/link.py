@@ -87,6 +87,14 @@ class Link:
         self.fetch_wanted: int | None = None
         """Number of the fetch in progress."""
         self.fetch_sent = False
+        self._fetch_first = 0
+        """The fragment its next attempt begins with: those before it have landed."""
+        self._fetch_floor: int | None = None
+        """The LSN that what has landed is up to, once an attempt was cut off."""
+        self._begun_at = 0
+        """The LSN that the answer to its last attempt began at, at least."""
+        self._lsn_heard = 0
+        """The shard has applied so much at least."""
         self.reconnects = 0
         self.duplicates = 0
         self.bytes_sent = 0
@@ -127,6 +135,7 @@ class Link:
         if self._fetched is None:
             self._fetches += 1
             self.fetch_wanted, self.fetch_sent = self._fetches, False
+            self._fetch_first, self._fetch_floor = 0, None
             self._fetched = asyncio.get_running_loop().create_future()
             self._wake.set()
         return self._fetched
@@ -211,7 +220,8 @@ class Link:
                 self._wake.clear()
                 if self.fetch_wanted is not None and not self.fetch_sent:
                     self.fetch_sent = True
-                    await road.fetch(self.fetch_wanted, self.lsn_known)
+                    self._begun_at = self._lsn_heard
+                    await road.fetch(self.fetch_wanted, self.lsn_known, self._fetch_first)
                     continue
                 run = self._next_run(road.records_max)
                 if run is None:
@@ -263,22 +273,39 @@ class Link:
         """One frame from the shard that is not parameters."""
         if frame.kind == Kind.ACK:
             self.duplicates += frame.count - frame.fragment
+            self._lsn_heard = max(self._lsn_heard, frame.version)
             self._settle(frame.seq, frame.count, staleness=frame.aux)
         elif frame.kind == Kind.REFUSE:
             self._refused(frame)
         elif frame.kind == Kind.FETCHED:
             if frame.seq == self.fetch_wanted:
-                self.fetch_done(frame.version)
+                (self.fetch_begins if frame.flags else self.fetch_done)(frame.version)
         elif frame.kind == Kind.ERROR:
             raise PeerLost(
                 f"{self.describe()} ended the stream: {frame.payload.decode('utf-8', 'replace')}",
                 peer=self.entry.url,
             )
 
-    def fetch_done(self, lsn: int) -> None:
-        """The fetch in progress is complete."""
+    def fetch_begins(self, lsn: int) -> None:
+        """An answer that takes long begins at an LSN."""
+        self._begun_at = max(self._begun_at, lsn)
+
+    def fetch_cut_off(self, first: int) -> None:
+        """The fetch in progress was cut off; fragments before ``first`` have landed."""
         self._got_somewhere()
-        self.lsn_known = lsn
+        self._fetch_first = first
+        if self._fetch_floor is None:
+            self._fetch_floor = self._begun_at
+
+    def fetch_done(self, lsn: int) -> None:
+        """The fetch in progress is complete, in an answer that began at an LSN.
+
+        If it was cut off before, what landed first is only as new as its first attempt.
+        """
+        self._got_somewhere()
+        self._lsn_heard = max(self._lsn_heard, lsn)
+        lsn = lsn if self._fetch_floor is None else self._fetch_floor
+        self.lsn_known = max(self.lsn_known, lsn)
         self.fetch_wanted = None
         fetched, self._fetched = self._fetched, None
         if fetched is not None and not fetched.done():

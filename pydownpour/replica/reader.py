@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydownpour import _core, limits
-from pydownpour.errors import RemoteProtocolError
+from pydownpour.errors import PeerLost, TransportError
 from pydownpour.layout import Flat, Layout, raw
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.wire import messages
-from pydownpour.wire.frames import Kind
+from pydownpour.wire.frames import FETCH_BEGINS, Kind
 from pydownpour.wire.messages import ShardEntry
 from pydownpour.wire.proof import READER
 
@@ -48,8 +49,27 @@ async def read_parameters(
 
     async def read(entry: ShardEntry) -> None:
         values = flat[entry.start : entry.start + entry.len]
+        first = 0
         async with Client(entry.url, access=access) as client:
-            await receive(client, values, headers, fragment_len=fragment_len, since=0)
+            while True:
+                inlet = make_inlet(values, np.zeros(-(-entry.len // fragment_len), np.uint64))
+                try:
+                    await receive(client, values, headers, inlet=inlet, since=0, first=first)
+                    return
+                except TransportError:
+                    landed, behind = inlet.landed()
+                    if not landed:
+                        raise
+                # On a slow link it would never come whole: what has landed is kept.
+                first = behind
+                await asyncio.sleep(limits.BACKOFF_MIN_S)
+
+    def make_inlet(values: Flat, versions: NDArray[np.uint64]) -> _core.ReplicaInlet:
+        inlet = _core.ReplicaInlet(
+            len=len(values), fragment_len=fragment_len, control_size_max=limits.CONTROL_SIZE_MAX
+        )
+        inlet.set_target(values, versions)
+        return inlet
 
     tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
     try:
@@ -67,29 +87,35 @@ async def receive(
     values: Flat,
     headers: dict[str, str],
     *,
-    fragment_len: int,
+    inlet: _core.ReplicaInlet,
     since: int,
-    inlet: _core.ReplicaInlet | None = None,
-) -> tuple[int, int]:
-    """GET what changed at one shard after LSN ``since`` into ``values``.
+    first: int = 0,
+    heard: Callable[[int], None] = lambda size: None,
+    begins: Callable[[int], None] = lambda lsn: None,
+) -> int:
+    """GET what changed at one shard after LSN ``since`` into ``values``, the inlet's target.
+
+    Args:
+        client: Of the shard.
+        values: Its elements.
+        headers: Beside the usual ones.
+        inlet: A fresh one. When the answer is cut off, ``landed`` says where to go on.
+        since: The LSN that ``values`` are at; 0 asks for everything.
+        first: The first fragment wanted.
+        heard: Told the bytes of each piece that comes.
+        begins: Told the LSN at the beginning of an answer that takes long.
 
     Returns:
-        (LSN the values are now up to, bytes received).
+        The LSN at the beginning of the answer.
 
     Raises:
-        RemoteProtocolError: the answer ended early or is malformed.
+        PeerLost: the answer ended early.
+        RemoteProtocolError: it is malformed.
     """
-    if inlet is None:
-        fragments = -(-len(values) // fragment_len)
-        inlet = _core.ReplicaInlet(
-            len=len(values), fragment_len=fragment_len, control_size_max=limits.CONTROL_SIZE_MAX
-        )
-        inlet.set_target(values, np.zeros(fragments, np.uint64))
     buffers = (memoryview(inlet), raw(values))
     lsn: int | None = None
-    received = 0
-    async for chunk in client.chunks(f"/v1/fetch?since={since}", headers):
-        received += len(chunk)
+    async for chunk in client.chunks(f"/v1/fetch?since={since}&first={first}", headers):
+        heard(len(chunk))
         rest = memoryview(chunk)
         while rest:
             which, start, stop = inlet.window()
@@ -98,9 +124,11 @@ async def receive(
             rest = rest[n:]
             frame = inlet.advance(n)
             while frame is not None:
-                if frame.kind == Kind.FETCHED:
+                if frame.kind == Kind.FETCHED and frame.flags & FETCH_BEGINS:
+                    begins(frame.version)
+                elif frame.kind == Kind.FETCHED:
                     lsn = frame.version
                 frame = inlet.advance(0)
     if lsn is None:
-        raise RemoteProtocolError(f"{client.url}: a fetch ended without its last frame")
-    return lsn, received
+        raise PeerLost(f"{client.url}: a fetch ended without its last frame", peer=client.url)
+    return lsn

@@ -42,6 +42,15 @@ class Road(abc.ABC):
             control_size_max=limits.CONTROL_SIZE_MAX,
         )
         self._inlet.set_target(link.values, link.versions)
+        self._landed = 0
+        """Fragments that had landed when the fetch under way was asked for."""
+
+    def book_landed(self) -> None:
+        """The connection broke: tell the link where its fetch is to go on."""
+        link = self._link
+        landed, behind = self._inlet.landed()
+        if link.fetch_sent and link.fetch_wanted is not None and landed > self._landed:
+            link.fetch_cut_off(behind)
 
     @abc.abstractmethod
     async def __aenter__(self) -> Road: ...
@@ -75,8 +84,8 @@ class Road(abc.ABC):
         """Announce and send records first .. first+count-1 of a part."""
 
     @abc.abstractmethod
-    async def fetch(self, request: int, since: int) -> None:
-        """Ask for what changed after LSN ``since``."""
+    async def fetch(self, request: int, since: int, first: int) -> None:
+        """Ask for what changed after LSN ``since``, from a fragment on."""
 
     def _announcement(self, part: Part, first: int, count: int) -> bytes:
         link = self._link
@@ -131,6 +140,7 @@ class StreamRoad(Road):
 
     async def __aexit__(self, *exc: object) -> None:
         link, stream = self._link, self._stream
+        self.book_landed()
         if stream.is_open:
             stream.close()
             try:
@@ -182,10 +192,11 @@ class StreamRoad(Road):
                 await stream.wait_writable()
             self.check()
 
-    async def fetch(self, request: int, since: int) -> None:
+    async def fetch(self, request: int, since: int, first: int) -> None:
         """One frame; the answer comes by itself."""
         self.check()
-        self._stream.write(frames.fetch(request=request, since=since))
+        self._landed, _ = self._inlet.landed()
+        self._stream.write(frames.fetch(request=request, since=since, first=first))
 
 
 @final
@@ -196,7 +207,7 @@ class PostRoad(Road):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        return None
+        self.book_landed()
 
     def check(self) -> None:
         """Nothing to check: every request opens what it needs."""
@@ -272,17 +283,23 @@ class PostRoad(Road):
         for start in range(first, first + count, BATCH_RECORDS):
             yield from self._records(part, start, min(BATCH_RECORDS, first + count - start))
 
-    async def fetch(self, request: int, since: int) -> None:
+    async def fetch(self, request: int, since: int, first: int) -> None:
         """Read the answer into the target as it comes."""
         link = self._link
-        lsn, size = await receive(
+
+        def heard(size: int) -> None:
+            link.connected = True
+            link.bytes_received += size
+
+        self._landed, _ = self._inlet.landed()
+        lsn = await receive(
             link.client,
             link.values,
             link.headers,
-            fragment_len=link.fragment_len,
-            since=since,
             inlet=self._inlet,
+            since=since,
+            first=first,
+            heard=heard,
+            begins=link.fetch_begins,
         )
-        link.connected = True
-        link.bytes_received += size
         link.fetch_done(lsn)

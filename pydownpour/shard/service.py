@@ -22,6 +22,7 @@ from pydownpour.errors import (
     Fenced,
     JobFailed,
     NotReady,
+    PeerLost,
     RemoteProtocolError,
 )
 from pydownpour.fields import number
@@ -50,8 +51,9 @@ T = TypeVar("T")
 
 LSN_MAX = 2**64 - 1
 """The core's own."""
-LOAD_LEN = 16 * limits.STRIPE_LEN_MAX
-"""Initial parameters are loaded so many elements at a time: whole stripes, 1 MiB."""
+LOAD_LEN = 4 * limits.STRIPE_LEN_MAX
+"""Initial parameters are loaded so many elements at a time: whole stripes, 256 KiB. A connection
+that breaks costs at most so much."""
 
 
 async def serve_shard(
@@ -156,10 +158,14 @@ class ShardService:
     async def load(self, client: Client, assigned: ShardAssigned) -> None:
         """Build the store and fill it with the job's initial parameters.
 
-        A coordinator that is away, or a connection that breaks on the way, is tried again.
+        A coordinator that is away, or a connection that breaks on the way, is tried again, and what
+        has come is kept.
         """
+        loading = _Loading(assigned)
         shard = self._shard = await _patiently(
-            lambda: self._filled(client, assigned), f"the parameters from {client.url}"
+            lambda: loading.go_on(client),
+            f"the parameters from {client.url}",
+            progress=lambda: loading.loaded,
         )
         log.info(
             "shard %d of %d: elements %d..%d, %d fragments",
@@ -169,37 +175,6 @@ class ShardService:
             assigned.start + assigned.len,
             shard.store.fragments,
         )
-
-    async def _filled(self, client: Client, assigned: ShardAssigned) -> Shard:
-        shard = Shard(assigned)
-        # Piece by piece: a shard may be most of what its machine has memory for.
-        piece = np.empty(min(assigned.len, LOAD_LEN), "<f4")
-        target, filled, loaded = raw(piece), 0, 0
-        async for chunk in client.chunks(
-            f"/v1/initial?shard={assigned.index}",
-            {messages.HEADER_SECRET: assigned.secret},
-            timeout_s=limits.BODY_WINDOW_S,
-        ):
-            rest = memoryview(chunk)
-            while rest and loaded < assigned.len:
-                count = min(len(rest), len(target) - filled)
-                target[filled : filled + count] = rest[:count]
-                rest, filled = rest[count:], filled + count
-                if filled == len(target):
-                    shard.store.load(loaded, piece.astype(np.float32, copy=False))
-                    loaded, filled = loaded + len(piece), 0
-                    piece = piece[: assigned.len - loaded]
-                    target = raw(piece)
-            if rest:
-                raise RemoteProtocolError(
-                    f"more initial parameters than {assigned.len} float32 elements"
-                )
-        if loaded < assigned.len:
-            raise RemoteProtocolError(
-                f"initial parameters ended within element {loaded + filled // 4} of {assigned.len}"
-            )
-        shard.ready = True
-        return shard
 
     async def heartbeats(self, client: Client) -> bool:
         """Report until the coordinator says that the job has ended.
@@ -301,7 +276,8 @@ class ShardService:
         shard = self._serving()
         self._identity(shard, call, reads=True)
         since = number(call.query.get("since", "0"), "since", LSN_MAX)
-        batches = fetch_batches(shard, 0, since)
+        first = number(call.query.get("first", "0"), "first", limits.LAYOUT_LEN_MAX)
+        batches = fetch_batches(shard, 0, since, first)
 
         def produce() -> list[object] | None:
             buffers = batches.next_buffers()
@@ -357,16 +333,71 @@ async def _register(
     )
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]], whom: str) -> T:
-    """Ask again while that may help, for ``limits.JOIN_PATIENCE_S``; says for whom it waits."""
+@final
+class _Loading:
+    """A shard that is filled with its initial parameters, over as many connections as it takes.
+
+    Piece by piece: a shard may be most of what its machine has memory for.
+
+    Attributes:
+        loaded: Elements in the store.
+    """
+
+    def __init__(self, assigned: ShardAssigned) -> None:
+        self._assigned = assigned
+        self._shard = Shard(assigned)
+        self.loaded = 0
+
+    async def go_on(self, client: Client) -> Shard:
+        """Load what is missing. What a broken connection began of a piece comes again."""
+        assigned, store = self._assigned, self._shard.store
+        piece = np.empty(min(assigned.len - self.loaded, LOAD_LEN), "<f4")
+        target, filled = raw(piece), 0
+        path = f"/v1/initial?shard={assigned.index}&start={self.loaded}"
+        headers = {messages.HEADER_SECRET: assigned.secret}
+        async for chunk in client.chunks(path, headers):
+            rest = memoryview(chunk)
+            while rest and self.loaded < assigned.len:
+                count = min(len(rest), len(target) - filled)
+                target[filled : filled + count] = rest[:count]
+                rest, filled = rest[count:], filled + count
+                if filled == len(target):
+                    store.load(self.loaded, piece.astype(np.float32, copy=False))
+                    self.loaded, filled = self.loaded + len(piece), 0
+                    piece = piece[: assigned.len - self.loaded]
+                    target = raw(piece)
+            if rest:
+                raise RemoteProtocolError(
+                    f"more initial parameters than {assigned.len} float32 elements"
+                )
+        if self.loaded < assigned.len:
+            raise PeerLost(
+                f"initial parameters ended within element {self.loaded + filled // 4} of "
+                f"{assigned.len}",
+                peer=client.url,
+            )
+        self._shard.ready = True
+        return self._shard
+
+
+async def _patiently(
+    ask: Callable[[], Awaitable[T]], whom: str, *, progress: Callable[[], int] = lambda: 0
+) -> T:
+    """Ask again while that may help; says for whom it waits.
+
+    That is for ``limits.JOIN_PATIENCE_S`` without progress.
+    """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + limits.JOIN_PATIENCE_S
-    delay_s = limits.BACKOFF_MIN_S
+    delay_s, before = limits.BACKOFF_MIN_S, progress()
     async with Waiting(whom) as waiting:
         while True:
             try:
                 return await ask()
             except DownpourError as error:
+                if progress() != before:
+                    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
+                    delay_s, before = limits.BACKOFF_MIN_S, progress()
                 if not error.retryable or loop.time() > give_up_at:
                     raise
                 waiting.note(error)

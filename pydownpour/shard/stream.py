@@ -102,7 +102,7 @@ class ShardStream(StreamProtocol):
         self._talk = Conversation(shard, replica, incarnation)
         self._inlet = self._talk.inlet
         self._scratch = memoryview(self._inlet)
-        self._fetches: deque[tuple[int, int]] = deque()
+        self._fetches: deque[tuple[int, int, int]] = deque()
         self._sending: _Fetch | None = None
         self._scheduled: asyncio.Handle | None = None
         self._reading = True
@@ -190,7 +190,7 @@ class ShardStream(StreamProtocol):
         if frame.kind == Kind.FETCH:
             if len(self._fetches) >= FETCHES_QUEUED_MAX:
                 raise RemoteProtocolError(f"more than {FETCHES_QUEUED_MAX} fetches at once")
-            self._fetches.append((frame.seq, frame.version))
+            self._fetches.append((frame.seq, frame.version, frame.fragment))
             self._send_more()
         elif frame.kind == Kind.PING:
             self._reply(frames.simple(Kind.PONG, seq=frame.seq))
@@ -220,8 +220,7 @@ class ShardStream(StreamProtocol):
         if self._sending is None:
             if not self._fetches:
                 return
-            request, since = self._fetches.popleft()
-            self._sending = _Fetch(self._shard, request, since)
+            self._sending = _Fetch(self._shard, *self._fetches.popleft())
         buffers = self._sending.next_buffers()
         if buffers is None:
             self._sending = None
@@ -261,11 +260,11 @@ class _Fetch:
     keeps one fragment, never a whole copy.
     """
 
-    def __init__(self, shard: Shard, request: int, since: int) -> None:
+    def __init__(self, shard: Shard, request: int, since: int, first: int) -> None:
         self._store = shard.store
         self._request, self._since = request, since
         self._lsn = shard.store.lsn
-        self._cursor = 0
+        self._cursor = first
         self._frames = 0
         self._ended = False
         self._size = limits.FRAGMENT_SIZE
@@ -281,6 +280,10 @@ class _Fetch:
             buffers, self._cursor, count = self._store.parameter_frames(
                 self._since, self._cursor, self._batch_size()
             )
+            if self._frames == 0 and self._cursor < self._store.fragments:
+                # It takes a while: if it is cut off, its reader knows from when it was.
+                begins = frames.fetched(request=self._request, lsn=self._lsn, begins=True)
+                buffers.insert(0, begins)
             self._frames += count
         if self._cursor >= self._store.fragments:
             self._ended = True
@@ -296,6 +299,6 @@ class _Fetch:
         return limits.FRAGMENT_SIZE if is_slow else size
 
 
-def fetch_batches(shard: Shard, request: int, since: int) -> _Fetch:
+def fetch_batches(shard: Shard, request: int, since: int, first: int = 0) -> _Fetch:
     """The answer to a fetch, for the GET road."""
-    return _Fetch(shard, request, since)
+    return _Fetch(shard, request, since, first)

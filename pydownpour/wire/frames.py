@@ -13,9 +13,11 @@ and checksums are the core's; here are the names of the numbers and one construc
                          flags bit 0 = the run is complete; count 0 says that bytes arrive
     REFUSE      shard    records seq..seq+count-1 refused: aux = Code, payload = why, in words;
                          those of NOT_NOW may be sent again
-    FETCH       replica  seq = request number, version = LSN the replica already has
+    FETCH       replica  seq = request number, version = LSN the replica already has, fragment =
+                         the first one wanted (0, or where an answer was cut off)
     PARAMETERS  shard    one fragment: version = its version, seq = its LSN, payload f32
-    FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start
+    FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start;
+                         flags bit 0 = it is not, this long answer begins
     PING, PONG  either   seq comes back
     ERROR       either   aux = Code, payload = why; the stream ends
     BYE         either   the stream ends by agreement
@@ -35,6 +37,8 @@ from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolEr
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
 ACK_LAST: Final = 1
 """Flag of an ACK: the announced run is complete."""
+FETCH_BEGINS: Final = 1
+"""Flag of a FETCHED: the answer begins; its last frame is still to come."""
 PUSH_CONTINUES: Final = 1
 """Flag of a PUSH: another run of the same push follows."""
 
@@ -160,14 +164,15 @@ def refusal_error(code: Code, words: str) -> DownpourError:
     return Fenced(words) if code is Code.FENCED else JobFailed(words)
 
 
-def fetch(*, request: int, since: int) -> bytes:
-    """Ask for the fragments changed after LSN ``since``."""
-    return _core.encode_frame(kind=Kind.FETCH, seq=request, version=since)
+def fetch(*, request: int, since: int, first: int = 0) -> bytes:
+    """Ask for the fragments from ``first`` on that changed after LSN ``since``."""
+    return _core.encode_frame(kind=Kind.FETCH, seq=request, version=since, fragment=first)
 
 
-def fetched(*, request: int, lsn: int, count: int) -> bytes:
-    """Close the answer to a fetch."""
-    return _core.encode_frame(kind=Kind.FETCHED, seq=request, version=lsn, count=count)
+def fetched(*, request: int, lsn: int, count: int = 0, begins: bool = False) -> bytes:
+    """Close the answer to a fetch, or open one that takes long."""
+    flags = FETCH_BEGINS if begins else 0
+    return _core.encode_frame(kind=Kind.FETCHED, flags=flags, seq=request, version=lsn, count=count)
 
 
 def error(*, code: int, words: str) -> bytes:

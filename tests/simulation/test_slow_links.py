@@ -22,6 +22,8 @@ SLOW = LinkModel(latency_s=0.05, bytes_per_s=float(limits.LINK_RATE_MIN))
 PARAMETERS = 160_000
 """Two whole fragments of 256 KiB and a part of one: a minute's worth of a slow link."""
 
+BREAK_S = 45.0
+
 
 def slow_world(*, road: str, pushes: int = 2, replicas: int = 1, **settings: Any) -> World:
     oracle = Oracle(
@@ -52,6 +54,36 @@ def test_a_link_of_ten_kilobytes_a_second_loses_nothing(road: str) -> None:
     assert (replica["reconnects"], world.report["pushes"]["duplicate"]) == (0, 0)
     assert replica["fallback"] == (road == "post")
     assert world.virtual_s > 3 * PARAMETERS * 4 / limits.LINK_RATE_MIN  # two pushes and a fetch
+
+
+def break_now_and_then(world: World, one: str, other: str) -> None:
+    """Connections live for less than a push or a fetch takes, and for more than a fragment."""
+
+    def break_all() -> None:
+        for connection in list(world.network.connections.values()):
+            if {end.actor.name for end in connection.ends} == {one, other}:
+                world.network.reset_connection(connection)
+        world.loop.at(world.loop.now + BREAK_S, break_all)
+
+    world.loop.at(BREAK_S, break_all)
+
+
+def test_a_slow_coordinator_gives_shards_their_parameters_and_reads_them_at_the_end() -> None:
+    world = slow_world(road="stream", own_links=(("coordinator", SLOW),))
+    break_now_and_then(world, "shard-0", "coordinator")
+    assert world.run().checks.violations == []
+    assert world.report["pushes"]["applied"] == 2
+    assert world.virtual_s > 2 * PARAMETERS * 4 / limits.LINK_RATE_MIN
+
+
+@pytest.mark.parametrize("road", ["stream", "post"])
+def test_progress_on_a_slow_link_outlives_its_connections(road: str) -> None:
+    world = slow_world(road=road)
+    break_now_and_then(world, "replica-0", "shard-0")
+    assert world.run().checks.violations == []
+    (replica,) = world.report["replicas"]
+    assert replica["reconnects"] >= 4
+    assert world.report["pushes"]["applied"] == 2
 
 
 def test_a_push_that_a_shard_has_no_room_for_waits_and_says_for_whom(

@@ -207,6 +207,11 @@ impl ReplicaInlet {
         })
     }
 
+    /// PARAMETERS that have landed whole, and the fragment behind the last of them.
+    fn landed(&self, py: Python<'_>) -> PyResult<(u64, u32)> {
+        enter(py, 0, || self.receiver.with(|inlet, _| inlet.landed()))
+    }
+
     /// Take n received bytes; report the next frame that is not PARAMETERS.
     fn advance(&self, py: Python<'_>, n: usize) -> PyResult<Option<Frame>> {
         let found = enter(py, n, || {

@@ -124,6 +124,16 @@ fn a_fetch_lands_whole() {
 }
 
 #[test]
+fn where_a_fetch_was_cut_off_is_known() {
+    let (stream, _) = busy_stream();
+    let (mut inlet, mut memory) = (inlet(), Memory::new());
+    assert_eq!(inlet.landed(), (0, 0));
+    let size = HEADER_SIZE + 4 * FRAGMENT_LEN;
+    let _ = feed(&mut inlet, &mut memory, &stream[..HEADER_SIZE + 3 * size - 1], &[usize::MAX]);
+    assert_eq!(inlet.landed(), (2, 2));
+}
+
+#[test]
 fn where_readers_may_keep_no_more_a_batch_is_one_fragment_and_a_copy() {
     const STRIPE: usize = 16 * 1024;
     let geometry = Geometry { len: 16 * STRIPE, stripe_len: STRIPE, fragment_len: 4 * STRIPE };

@@ -92,6 +92,7 @@ impl Kind {
         match self {
             Self::Ack => FLAG_PUSH_COMPLETE,
             Self::Push => FLAG_PUSH_CONTINUES,
+            Self::Fetched => FLAG_FETCH_BEGINS,
             _ => 0,
         }
     }
@@ -102,6 +103,9 @@ pub const FLAG_PUSH_COMPLETE: u32 = 1;
 
 /// PUSH flag: another run of the same push follows this one.
 pub const FLAG_PUSH_CONTINUES: u32 = 1;
+
+/// FETCHED flag: the answer begins, its last frame is still to come.
+pub const FLAG_FETCH_BEGINS: u32 = 1;
 
 /// Why a record or a push was refused. Nothing of a refused record was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

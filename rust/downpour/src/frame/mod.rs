@@ -37,5 +37,5 @@ mod run;
 pub use announcement::{ANNOUNCEMENT_SIZE, Announcement, RUN_MAX};
 pub use error::{Fault, ProtocolError};
 pub use header::{HEADER_SIZE, Header, MAGIC, WIRE_VERSION};
-pub use kind::{Code, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind};
+pub use kind::{Code, FLAG_FETCH_BEGINS, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind};
 pub use run::{FragmentRun, RunError, Scan};

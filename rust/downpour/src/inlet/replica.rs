@@ -43,7 +43,7 @@ struct Partial {
 /// Parses one shard's stream; parameters land in the target, everything else is reported.
 ///
 /// Bytes land before their checksum can be known. After an error the target holds damaged
-/// values: fetch everything again.
+/// values: fetch again, from the fragment that [`landed`](Self::landed) names or an earlier one.
 #[derive(Debug)]
 pub struct ReplicaInlet {
     len: usize,
@@ -55,6 +55,7 @@ pub struct ReplicaInlet {
     offset: u64,
     header: Option<Header>,
     partial: Option<Partial>,
+    landed: (u64, u32),
     failure: Option<ProtocolError>,
 }
 
@@ -76,8 +77,16 @@ impl ReplicaInlet {
             offset: 0,
             header: None,
             partial: None,
+            landed: (0, 0),
             failure: None,
         }
+    }
+
+    /// How many PARAMETERS have landed whole, and the fragment behind the last of them: where a
+    /// fetch that was cut off goes on.
+    #[must_use]
+    pub fn landed(&self) -> (u64, u32) {
+        self.landed
     }
 
     /// Fragments of the shard.
@@ -285,6 +294,7 @@ impl ReplicaInlet {
             return Err(Fault::PayloadChecksum { kind: header.kind, stored, computed });
         }
         target.versions[header.fragment as usize] = header.version;
+        self.landed = (self.landed.0 + 1, header.fragment + 1);
         self.partial = None;
         self.offset += (HEADER_SIZE + stop - start) as u64;
         Ok(Step::More)
