@@ -76,7 +76,7 @@ async def slow(storm: Storm, host: Host, seconds: float) -> None:
     host.slow = storm.rng.uniform(2.0, 10.0)
     host.link = dataclasses.replace(
         host.link,
-        bytes_per_s=storm.rng.uniform(5e4, 1e6),
+        bytes_per_s=limits.LINK_RATE_MIN * 100 ** storm.rng.random(),
         down_bytes_per_s=0.0,
         latency_s=host.link.latency_s * storm.rng.uniform(1, 40),
     )

@@ -89,6 +89,12 @@ PAUSE = (
 )
 ZOMBIE = (Dose("zombie", 1.5, (0.5, 8.0)),)
 SLOW = (Dose("slow", 1.0, (0.5, 4.0), "all"),)
+LINKS = (
+    Dose("slow", 0.5, (1.0, 8.0)),
+    Dose("slow", 2.0, (0.5, 4.0), "all"),
+    Dose("reset", 1.5, targets="all"),
+    Dose("forget", 3.0),
+)
 PARTITION = (
     Dose("partition", 1.0, (0.2, 6.0)),
     Dose("partition", 3.0, (0.2, 6.0), "coordinator"),
@@ -116,6 +122,7 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("pause", PAUSE),
         Plan("zombie", ZOMBIE),
         Plan("slow", SLOW),
+        Plan("links", LINKS),
         Plan("partition", PARTITION),
         Plan("oneway", ONEWAY),
         Plan("reset", RESET),

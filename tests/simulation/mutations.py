@@ -227,6 +227,17 @@ def silent_connections_are_kept(patch: Patch) -> None:
     patch.setattr(Link, "_watch", lambda self, road: SimpleNamespace(stop=lambda: None))
 
 
+def fetch_claims_its_end(patch: Patch) -> None:
+    """A fetch that was cut off says it is as new as its last attempt."""
+    done = Link.fetch_done
+
+    def fetch_done(self: Link, lsn: int) -> None:
+        self._fetch_floor = None
+        done(self, lsn)
+
+    patch.setattr(Link, "fetch_done", fetch_done)
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -241,6 +252,7 @@ MUTATIONS: Final = (
     Mutation("streams never pause", ("calm",), streams_never_pause, ("stops when",)),
     Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
     Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
+    Mutation("a cut fetch claims its end", ("reset", "links"), fetch_claims_its_end, ("lacks",)),
     Mutation("a unit before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
     Mutation("accrued work counts", ("kill",), accrued_work_counts, ("never applied",),
              swarm.counted),
