@@ -11,7 +11,8 @@ The map of the rooms; imports point downward only, and a test reads them::
     shard                    owns a part of the parameters: admit, apply, acknowledge, serve
     replica                  what a training loop talks to: push and fetch in the background
     coordinator              membership, leased work, evaluation, report; never on the gradient path
-    job                      what a user declares, and how a job file is loaded
+    job                      what a user declares
+    jobfiles                 how a job file is loaded, and imported by processes that did not
     engines                  start, watch, restart and stop the processes; never data
     sim                      the same services on virtual time, with seeded faults: simulate
     testing                  a fault proxy for real sockets, for us and for users

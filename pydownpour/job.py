@@ -19,11 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, Literal, TypeVar, final
 
 import numpy as np
@@ -303,104 +299,3 @@ def _first(function: F, present: Callable[..., Any] | None, what: str) -> F:
             f"one @job.{what} is enough"
         )
     return function
-
-
-# -- job files -----------------------------------------------------------------------------------
-
-
-def load_job(spec: str) -> Job:
-    """The job of a file: ``digits.py`` (it has one job) or ``digits.py:job`` (this one).
-
-    The file runs once under a private module name, so its ``if __name__ == "__main__":`` part
-    does not; its folder comes first on ``sys.path``, as for any script, so it can import files
-    beside it.
-
-    Raises:
-        ConfigError: no such file, no job or several, a syntax error, or an exception while it
-            ran; the message keeps the traceback lines that are the file's own.
-    """
-    path, name = _split(spec)
-    module = _run_file(path)
-    jobs: dict[int, tuple[str, Job]] = {}
-    for key, value in vars(module).items():
-        if isinstance(value, Job):
-            jobs.setdefault(id(value), (key, value))
-    if name:
-        job = _named(vars(module), name, path, [key for key, _ in jobs.values()])
-    elif len(jobs) == 1:
-        ((_, job),) = jobs.values()
-    elif not jobs:
-        raise ConfigError(
-            f"no job in {path}: it must build one at its top level, job = dp.Job(parameters=..., "
-            "optimizer=...)"
-        )
-    else:
-        names = [key for key, _ in jobs.values()]
-        raise ConfigError(
-            f"{path} has {len(jobs)} jobs ({', '.join(names)}); say which: {path}:{names[0]}"
-        )
-    if not job.named:
-        job.name = re.sub(r"[^A-Za-z0-9._-]", "_", path.stem)[:64]
-    return job
-
-
-def _split(spec: str) -> tuple[Path, str]:
-    head, colon, tail = spec.rpartition(":")
-    # A colon may also belong to the path (C:\jobs\digits.py), so only an identifier is a name.
-    path, name = (Path(head), tail) if colon and tail.isidentifier() else (Path(spec), "")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name the job file in it")
-    if not path.is_file():
-        raise ConfigError(f"no job file {str(path)!r} (current folder {Path.cwd()})")
-    return path, name
-
-
-def _named(names: Mapping[str, Any], name: str, path: Path, known: list[str]) -> Job:
-    job = names.get(name)
-    if isinstance(job, Job):
-        return job
-    found = f"its jobs are {', '.join(known)}" if known else "it has no job at all"
-    if name not in names:
-        raise ConfigError(f"no {name!r} in {path}; {found}")
-    raise ConfigError(f"{name!r} in {path} is a {type(job).__name__}, not a dp.Job; {found}")
-
-
-def _run_file(path: Path) -> ModuleType:
-    where = path.resolve()
-    name = f"_pydownpour_job_{re.sub(r'[^A-Za-z0-9_]', '_', where.stem)}"
-    folder = str(where.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module = ModuleType(name)
-    module.__file__ = str(where)
-    previous = sys.modules.get(name)
-    # Registered while it runs, because dataclasses and pickle look their module up by name.
-    sys.modules[name] = module
-    try:
-        code = compile(where.read_bytes(), str(where), "exec", dont_inherit=True)
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
-        if previous is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = previous
-        raise ConfigError(_why(path, where, error)) from error
-    return module
-
-
-def _why(path: Path, where: Path, error: BaseException) -> str:
-    """An exception of a job file in words, with the traceback from the file's own line on."""
-    if isinstance(error, OSError) and error.__traceback__ and not error.__traceback__.tb_next:
-        return f"cannot read {path}: {error.strerror}"
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename != str(where):
-        frames = frames.tb_next
-    lines = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    if isinstance(error, SyntaxError) and frames is None:
-        return f"{path} is not valid Python:\n{lines}"
-    if isinstance(error, SystemExit):
-        return (
-            f"{path} called sys.exit({error.code!r}) while it was loaded; keep that under "
-            f"if __name__ == '__main__':\n{lines}"
-        )
-    return f"{path} failed while it was loaded: {type(error).__name__}: {error}\n{lines}"

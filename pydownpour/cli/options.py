@@ -35,6 +35,16 @@ class AccessOptions:
     insecure: bool = False
     allow_host: tuple[str, ...] = ()
 
+    def absolute(self) -> AccessOptions:
+        """The same with paths that a change of the current folder does not touch.
+
+        The token is read at once, and its file named in errors as it was given.
+        """
+        paths = {name: getattr(self, name) for name in ("tls_cert", "tls_key", "tls_ca")}
+        return dataclasses.replace(
+            self, **{name: os.path.abspath(path) for name, path in paths.items() if path}
+        )
+
     def access(self) -> Access:
         """For net.
 
@@ -93,7 +103,7 @@ def access_options(command: F) -> F:
     @functools.wraps(command)
     def gathered(**values: Any) -> Any:
         names = [field.name for field in dataclasses.fields(AccessOptions)]
-        options = AccessOptions(**{name: values.pop(name) for name in names})
+        options = AccessOptions(**{name: values.pop(name) for name in names}).absolute()
         return command(access=options, **values)
 
     wrapped: Any = gathered

@@ -74,7 +74,7 @@ def coordinator(
     async def serve(channel: Channel | None) -> dict[str, Any]:
         from pydownpour.coordinator.service import serve_coordinator
         from pydownpour.engines import keep_token, make_run_folder
-        from pydownpour.job import load_job
+        from pydownpour.jobfiles import load_job
         from pydownpour.net.access import Bind
 
         where = Bind.parse(bind)
@@ -83,18 +83,27 @@ def coordinator(
         if own_token:
             reach = reach.with_new_token()
         reach.check_bind(where)
+        # Absolute before the job file runs, which may change the current folder.
+        wanted = os.path.abspath(run_folder) if run_folder is not None else None
+        runs = os.path.abspath("runs")
+        token_file: Path | None = None
+
+        def claim() -> str:
+            nonlocal token_file
+            folder = make_run_folder(file, wanted, parent=runs)
+            token_file = keep_token(folder, reach.token or "") if own_token else None
+            return str(folder)
+
         job = load_job(file)
         if channel is not None:
             channel.emit({"event": "loaded"})
-        # A run by hand picks its folder here; an engine has made one already.
-        folder = run_folder if channel is not None else str(make_run_folder(file, run_folder))
-        token_file = keep_token(Path(folder), reach.token or "") if own_token and folder else None
         return await serve_coordinator(
             job,
             shards=shards,
             bind=where,
             access=reach,
-            run_folder=folder,
+            # A run by hand gets its folder here; an engine has made one already.
+            run_folder=claim if channel is None else wanted,
             announce=lambda url: _announce(
                 channel, "coordinator", url, _next_steps(file, url, token_file), token_file
             ),
@@ -177,16 +186,15 @@ def replica(file: str, coordinator: str, name: str, access: AccessOptions) -> No
     skips = False
 
     async def train(channel: Channel | None) -> None:
-        from pydownpour.job import load_job
+        from pydownpour.jobfiles import load_job
         from pydownpour.replica.run import run_replica
 
         nonlocal skips
+        reach = access.access()  # before the job file runs, which may change the current folder
         job = load_job(file)
         job.train  # noqa: B018  no function to run is said before anybody is asked
         skips = job.on_error == "skip"
-        await run_replica(
-            job, coordinator=coordinator, access=access.access(), name=name, owner=owner
-        )
+        await run_replica(job, coordinator=coordinator, access=reach, name=name, owner=owner)
         if channel is not None:
             channel.emit({"event": "finished"})
 

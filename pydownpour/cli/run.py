@@ -139,7 +139,7 @@ def _run(
     folder: Path | None = None
     reason = ""
 
-    def on_folder(made: Path) -> None:
+    def on_folder(made: Path | None) -> None:
         nonlocal folder
         folder = made
 

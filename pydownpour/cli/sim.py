@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -48,7 +49,7 @@ class SimOptions:
         say: Callable[[str], None] | None = None,
     ) -> Any:
         """Load the file again, so that no run sees what another left, and run it once."""
-        from pydownpour.job import load_job
+        from pydownpour.jobfiles import load_job
         from pydownpour.sim.api import simulate
         from pydownpour.sim.compute import ComputeModel
         from pydownpour.sim.hosts import LinkModel
@@ -181,6 +182,8 @@ def sim(
     """
     options = SimOptions(**settings)
     out = sys.stderr if as_json else sys.stdout
+    if run_folder:
+        run_folder = os.path.abspath(run_folder)  # the job file may change the current folder
     try:
         if seeds is not None:
             if trace or check or run_folder:

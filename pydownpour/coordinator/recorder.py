@@ -13,6 +13,7 @@ from typing import Any, final
 from pydownpour import limits
 from pydownpour.coordinator.core import Core
 from pydownpour.layout import Flat
+from pydownpour.storage.files import Files
 from pydownpour.storage.rundir import RunFolder
 
 
@@ -22,12 +23,26 @@ class Recorder:
 
     Args:
         core: Whose events are kept.
-        folder: Where, or None.
+        folder: Where, if it is known already. Without one nowhere, until ``open``.
     """
 
-    def __init__(self, core: Core, folder: RunFolder | None) -> None:
+    def __init__(self, core: Core, folder: RunFolder | None = None) -> None:
         self._core, self._folder = core, folder
         self._writing = asyncio.Lock()
+
+    async def open(self, place: str | Callable[[], str], files: Files | None) -> None:
+        """Make the run folder, or have it made, and keep everything there from now on.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+
+        def make() -> RunFolder:
+            folder = RunFolder(place if isinstance(place, str) else place(), files=files)
+            folder.open()
+            return folder
+
+        self._folder = await asyncio.get_running_loop().run_in_executor(None, make)
 
     @property
     def path(self) -> str:

@@ -36,7 +36,6 @@ from pydownpour.net.access import Access, Bind
 from pydownpour.net.server import Call, FrameBody, Handler, Route, Server
 from pydownpour.net.waiting import Turn
 from pydownpour.storage.files import Files
-from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Complete,
@@ -65,7 +64,7 @@ async def serve_coordinator(
     shards: int,
     bind: Bind,
     access: Access,
-    run_folder: str | None,
+    run_folder: str | Callable[[], str] | None,
     announce: Callable[[str], None],
     random: Random,
     expected_replicas: int = 0,
@@ -81,7 +80,8 @@ async def serve_coordinator(
         shards: How many shards its parameters are cut into.
         bind: Where to listen; port 0 lets the system choose.
         access: Token and TLS, for both directions.
-        run_folder: Where events, parameters and report go; made if missing. None: nowhere.
+        run_folder: Where events, parameters and report go; made if missing, once we listen. Or
+            what makes it then and says where: a start that fails leaves no folder. None: nowhere.
         announce: Called with our URL once we listen.
         random: Makes the job's key, so it must be ``random.SystemRandom()`` wherever anybody else
             could reach the job; spreads the waits of replicas.
@@ -109,20 +109,20 @@ async def serve_coordinator(
         key=random.randbytes(KEY_SIZE),
         expected_replicas=expected_replicas,
     )
-    folder = RunFolder(run_folder, files=files) if run_folder is not None else None
-    if folder is not None:
-        await loop.run_in_executor(None, folder.open)
+    recorder = Recorder(core)
     service = CoordinatorService(
         core,
         initial=InitialParameters(job.layout, job.parameters),
         reader=reader if reader is not None else NetShardReader(access, core.replica_keeper),
-        recorder=Recorder(core, folder),
+        recorder=recorder,
         random=random,
         loaded=loaded,
     )
     if watch is not None:
         watch(service)
     async with Server(service.routes(), bind=bind, access=access, name="coordinator") as server:
+        if run_folder is not None:
+            await recorder.open(run_folder, files)
         announce(server.url)
         return await service.run()
 

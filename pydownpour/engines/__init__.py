@@ -13,6 +13,7 @@ crashed replicas, ``local`` makes child processes and ``child`` is their side of
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import os
 from collections.abc import Callable
@@ -53,7 +54,7 @@ async def run_local(
     access: Access | None = None,
     options: tuple[str, ...] = (),
     observer: Observer | None = None,
-    on_folder: Callable[[Path], None] | None = None,
+    on_folder: Callable[[Path | None], None] | None = None,
     command: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run a job file on this machine and return its report.
@@ -68,7 +69,8 @@ async def run_local(
             run makes one of its own and keeps it in the run folder's file ``token``.
         options: More command-line options for every role; no secrets.
         observer: Gets events and the coordinator's status. What it raises is logged, no more.
-        on_folder: Called with the run folder once it is this run's.
+        on_folder: Called with the run folder once it is this run's; again with None if the job
+            never began, and the folder is taken back.
         command: What stands before a role's arguments; tests put their own programs here.
 
     Guarantees:
@@ -90,6 +92,7 @@ async def run_local(
     if own_token:
         access = access.with_new_token()
     access.check_bind(Bind.parse(bind))
+    is_new = run_folder is None or not Path(run_folder).exists()
     folder = make_run_folder(file, run_folder)
     watcher = Unfailing(observer or Silent())
     watcher.event("folder", f"run folder {folder}")
@@ -99,18 +102,27 @@ async def run_local(
         file=file,
         shards=shards,
         replicas=replicas,
-        run_folder=folder,
+        run_folder=folder.absolute(),
         bind=bind,
         options=(*options, "--no-token") if access.no_token else options,
         token_file=keep_token(folder, access.token or "") if own_token else None,
     )
     async with LocalEngine(run_folder=folder, token=access.token, command=command) as engine:
         supervisor = Supervisor(engine, plan, access=access, observer=watcher)
-        return await supervisor.run()
+        try:
+            return await supervisor.run()
+        except (ConfigError, asyncio.CancelledError):
+            if is_new and not supervisor.has_begun:
+                rundir.forget_run_folder(str(folder), parent=run_folder is None)
+                if on_folder is not None:
+                    on_folder(None)
+            raise
 
 
-def make_run_folder(file: str, wanted: str | os.PathLike[str] | None) -> Path:
-    """The folder of one run, claimed: the wanted one, or a new ``runs/<file>-<time>``.
+def make_run_folder(
+    file: str, wanted: str | os.PathLike[str] | None, *, parent: str = "runs"
+) -> Path:
+    """The folder of one run, claimed: the wanted one, or a new ``<parent>/<file>-<time>``.
 
     Raises:
         ConfigError: it cannot be made, or it already holds a run.
@@ -120,7 +132,7 @@ def make_run_folder(file: str, wanted: str | os.PathLike[str] | None) -> Path:
         return Path(wanted)
     stem = Path(file.rpartition(":")[0] if ".py:" in file else file).stem or "job"
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path(rundir.make_run_folder(stem, stamp))
+    return Path(rundir.make_run_folder(stem, stamp, parent=parent))
 
 
 def keep_token(folder: Path, token: str) -> Path:

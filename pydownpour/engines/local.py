@@ -23,6 +23,7 @@ from pydownpour.engines.base import Engine, Exit, OnEvent, Process, Role
 from pydownpour.engines.child import SUPERVISED
 from pydownpour.errors import JobFailed
 from pydownpour.storage.files import FILE_MODE, FOLDER_MODE
+from pydownpour.storage.rundir import LOGS
 
 TOKEN_VARIABLE = "PYDOWNPOUR_TOKEN"
 """How a token travels to children: a command line can be read by every user of the machine."""
@@ -36,6 +37,10 @@ BLAS_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
 )
 """Set to 1 in children: many processes with many spinning threads each slow one another down."""
+
+
+_PROGRAM = Path(__file__).resolve().parents[1] / "__main__.py"
+"""What children run: the very package that we are, not one that their current folder may hold."""
 
 
 @final
@@ -53,8 +58,8 @@ class LocalEngine(Engine):
     def __init__(
         self, *, run_folder: Path, token: str | None = None, command: Sequence[str] = ()
     ) -> None:
-        self._logs = run_folder / "logs"
-        self._command = tuple(command) or (sys.executable, "-m", "pydownpour")
+        self._logs = run_folder / LOGS
+        self._command = tuple(command) or (sys.executable, "-P", str(_PROGRAM))
         self._environment = environment(token)
         self._running: set[_Child] = set()
 

@@ -78,6 +78,11 @@ class Supervisor:
         self._ended: set[int] = set()
         """Replicas that did their work."""
 
+    @property
+    def has_begun(self) -> bool:
+        """The coordinator has loaded the job and said where it listens."""
+        return self._url.done() and not self._url.cancelled()
+
     async def run(self) -> dict[str, Any]:
         """The job's report.
 
@@ -344,7 +349,7 @@ class Supervisor:
         """Ask the coordinator for its ordinary end, and wait while it is at it."""
         self._ending.set()
         coordinator = self._processes.get("coordinator-0")
-        if coordinator is None or not self._url.done() or self._url.cancelled():
+        if coordinator is None or not self.has_begun:
             return
         self._hurry = True  # until it has had its time, a further request to stop means now
         ended = asyncio.ensure_future(coordinator.wait())

@@ -107,7 +107,8 @@ def simulate(
     else:
         _ = job.train  # without one it would fail in every replica, again and again
     if run_folder is not None:
-        claim_run_folder(os.fspath(run_folder))
+        run_folder = os.path.abspath(run_folder)  # the job's functions may change the folder
+        claim_run_folder(run_folder)
     world = World(job, settings, kept, checks=checks, say=say)
     with _seeded(seed):
         _run(world)

@@ -13,6 +13,7 @@ the first one is what the report says, and the run goes on without what could no
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ EVENTS: Final = "events.jsonl"
 PARAMETERS: Final = "parameters.safetensors"
 REPORT: Final = "report.json"
 TOKEN: Final = "token"
+LOGS: Final = "logs"
 COLLISIONS_MAX: Final = 1000
 """Runs of one job begun within the same second."""
 
@@ -84,6 +86,23 @@ def claim_run_folder(path: str, *, files: Files | None = None) -> None:
         raise ConfigError(words) from None
     except OSError as error:
         raise _cannot_make(path, error) from error
+
+
+def forget_run_folder(path: str, *, parent: bool) -> None:
+    """Take back the folder of a run that never began; whatever else is in it stays.
+
+    ``parent``: the folder above it goes, too, if it is empty then.
+    """
+    logs = os.path.join(path, LOGS)
+    with contextlib.suppress(OSError):
+        for name in os.listdir(logs):
+            os.unlink(os.path.join(logs, name))
+    for name in (EVENTS, TOKEN):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(path, name))
+    with contextlib.suppress(OSError):
+        for folder in (logs, path, *([os.path.dirname(path)] if parent else [])):
+            os.rmdir(folder)
 
 
 def _cannot_make(path: str, error: OSError) -> ConfigError:

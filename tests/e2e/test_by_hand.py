@@ -119,7 +119,7 @@ def test_a_coordinator_without_a_token_makes_one_and_with_no_token_it_has_none(
 
     with start("--run-folder", "run") as coordinator:
         told = json.loads(coordinator.heard(r'(\{"event":"listening".*)')[1])
-        assert told["token_file"] == "run/token"
+        assert told["token_file"] == str(tmp_path / "run" / "token")
         token = (tmp_path / "run" / "token").read_text().strip()
         assert status(told["url"], "guess")["code"] == "unauthorized"
         assert status(told["url"], token)["state"] == "waiting"

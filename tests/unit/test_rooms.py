@@ -29,6 +29,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("parallel", "sandblaster", "tables"),
     ("data",),
     ("job",),
+    ("jobfiles",),
     ("engines",),
     ("adapters",),
     ("sim",),
@@ -60,14 +61,14 @@ PURE = (
 IMPURE = {"asyncio", "aiohttp", "time", "random", "os", "threading", "socket", "subprocess"}
 """What a decision must be handed as an argument, so that it can be simulated and replayed."""
 
-TOUCHES_FILES = {"storage", "cli", "engines", "data", "job", "bench", "testing", "sim"}
+TOUCHES_FILES = {"storage", "cli", "engines", "data", "jobfiles", "bench", "testing", "sim"}
 """storage/ for the services; the rest start them, or run before they do."""
 FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "touch", "mkdir", "unlink"}
 FILE_METHODS |= {"rmdir", "symlink_to", "hardlink_to"}
 FILE_MODULES = {"tempfile", "shutil"}
 OS_FILE_CALLS = {"open", "fdopen", "replace", "rename", "remove", "unlink", "mkdir", "makedirs"}
 
-RUNS_JOB_FILE = ("job", "exec")
+RUNS_JOB_FILE = ("jobfiles", "exec")
 """The one place that runs a file, because running it is what the user asked for."""
 EXECUTES_DATA = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml"}
 
