@@ -54,6 +54,10 @@ class Work:
         passes: How often every sample is used, >= 1.
         shuffle: Each pass has its own order.
         seed: Of the orders, >= 0; equal seeds give equal orders on every machine.
+        backup: A unit that a replica holds this many times longer than units usually take is lent
+            to a second one that has nothing else to do; the first to complete it counts. From 1
+            to ``limits.BACKUP_FACTOR_MAX``, or 0: never, and then a replica that hangs with a unit
+            holds the job up.
 
     Raises:
         ConfigError: a number is out of range, a pass has more than ``limits.UNITS_MAX`` units, or
@@ -72,12 +76,19 @@ class Work:
     passes: int = 1
     shuffle: bool = True
     seed: int = 0
+    backup: float = limits.BACKUP_FACTOR
 
     def __post_init__(self) -> None:
         for field, least in (("len", 1), ("unit", 1), ("passes", 1), ("seed", 0)):
             number = config.whole(f"Work: {field}", getattr(self, field), least=least)
             object.__setattr__(self, field, number)
         object.__setattr__(self, "shuffle", config.flag("Work: shuffle", self.shuffle))
+        most = limits.BACKUP_FACTOR_MAX
+        backup = config.real(
+            "Work: backup", self.backup, lambda x: x == 0 or 1 <= x <= most,
+            f"choose 0 (never) or 1 to {most:g} times what units usually take",
+        )  # fmt: skip
+        object.__setattr__(self, "backup", backup)
         if self.units > limits.UNITS_MAX:
             raise ConfigError(
                 f"Work: {self.len} samples in units of {self.unit} are {self.units} units a pass, "

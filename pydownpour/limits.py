@@ -141,6 +141,19 @@ UNITS_ASIDE_IN_A_ROW_MAX: Final = 5
 the code that is broken, and not a sample."""
 UNITS_ASIDE_TOLD_MAX: Final = 100
 """Units set aside that the report names with their tracebacks; all are counted."""
+BACKUP_FACTOR: Final = 8.0
+"""A unit held so many times longer than usual is lent once more, to a replica with nothing to do.
+Uneven replicas differ by less, and a copy too many costs one unit's gradients twice."""
+BACKUP_FACTOR_MAX: Final = 1000.0
+"""More is never; 0 says so."""
+BACKUP_MIN_S: Final = 10.0
+"""No unit is held too long before this, however quick units are: a pause is not a hang."""
+BACKUP_BLIND_S: Final = 300.0
+"""The same while nobody knows how long units take."""
+HOLD_TIMES_KEPT: Final = 64
+"""Completed units whose times tell how long units usually take."""
+HOLD_TIMES_MIN: Final = 3
+"""Fewer tell nothing."""
 LEASE_S: Final = 10.0
 """Seconds a lease lives without a heartbeat of its holder."""
 LEASE_RETRY_S: Final = 0.1

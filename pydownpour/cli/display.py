@@ -202,7 +202,12 @@ def draw(view: View, width: int) -> Group:
     """The whole picture of one moment."""
     from rich.console import Group
 
-    parts: list[Any] = [_head(view, width), _losses(view, width), _replicas(view, width)]
+    parts: list[Any] = [
+        _head(view, width),
+        _notes(view),
+        _losses(view, width),
+        _replicas(view, width),
+    ]
     parts.append(_shards(view))
     return Group(*(part for part in parts if part is not None))
 
@@ -236,6 +241,15 @@ def _waiting(row: Table, left: Any, view: View) -> Table:
         Text(duration(view.status.elapsed_s)),
     )  # fmt: skip
     return row
+
+
+def _notes(view: View) -> Any:
+    """What an operator should know of a job that runs: who holds it up, say."""
+    from rich.text import Text
+
+    if view.status.state != "running" or not view.status.reason:
+        return None
+    return Text(view.status.reason, style="yellow", overflow="ellipsis", no_wrap=True)
 
 
 def _losses(view: View, width: int) -> Any:

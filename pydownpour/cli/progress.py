@@ -84,7 +84,7 @@ class View:
         if live:
             mean = sum(r.staleness for r in live) / len(live)
             words.append(f"{len(live)} replicas, staleness {mean:.1f}")
-        if status.reason and status.state != "running":
+        if status.reason:
             words.append(status.reason)
         return "  ".join(words)
 

@@ -301,6 +301,11 @@ class Core:
         )
         if lending.units:
             self.progress.begin(now)
+            for backup in lending.backups:
+                self.note_event(
+                    now, "backup", replica=message.replica, number=backup.number,
+                    unit=backup.unit, reason=ledger.overdue(now),
+                )  # fmt: skip
             return LeaseAnswer(units=list(lending.units))
         return LeaseAnswer(
             done=lending.done, wait_s=0.0 if lending.done else wait_s, reason=lending.reason
@@ -327,7 +332,7 @@ class Core:
             self.finish(f"all {ledger.work.passes} passes are complete{but}", now)
 
     def _record(self, ledger: Ledger, replica: int, unit: Completion, now: float) -> bool:
-        recorded = ledger.record(replica, unit.number, unit.unit, unit.lease)
+        recorded = ledger.record(replica, unit.number, unit.unit, unit.lease, now)
         if recorded.repeated:
             return recorded.counted
         if recorded.reason:
@@ -431,8 +436,16 @@ class Core:
         if self.ledger is not None:
             for lease in self.ledger.expire(now):
                 self.note_event(now, "lease expired", replica=lease.replica, **_returned([lease]))
+            self._note("held", self.ledger.overdue(now))
         elif self.state == "running" and self._all_replicas_gone(now):
             self.finish("every replica has left", now)
+
+    def _note(self, topic: str, words: str) -> None:
+        """Words of one topic for who watches, or no more."""
+        if words:
+            self.notes[topic] = words
+        else:
+            self.notes.pop(topic, None)
 
     def _forgive_own_stall(self, now: float) -> None:
         gap = now - self._ticked if self._ticked is not None else 0.0

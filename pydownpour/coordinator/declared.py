@@ -34,6 +34,10 @@ class DeclaredWork(Protocol):
     def seed(self) -> int:
         """Of the orders."""
 
+    @property
+    def backup(self) -> float:
+        """How many times longer than usual a unit is held before it is lent once more."""
+
 
 class Declared(Protocol):
     """A job as a user declared it."""
@@ -80,5 +84,10 @@ def work_entry(work: DeclaredWork | None) -> WorkEntry | None:
     if work is None:
         return None
     return WorkEntry(
-        len=work.len, unit=work.unit, passes=work.passes, shuffle=work.shuffle, seed=work.seed
+        len=work.len,
+        unit=work.unit,
+        passes=work.passes,
+        shuffle=work.shuffle,
+        seed=work.seed,
+        backup=work.backup,
     )

@@ -15,7 +15,12 @@ the pass, which can end, and counted as nobody's work.
 
 so memory is a bitmap a pass and a few words an open lease, however many units there are. A unit
 whose lease ended may be computed twice; whoever completes it first is recorded, the other is told
-that it was not needed. Lending goes on into the next pass while stragglers of the last still
+that it was not needed. But whoever comes back before its unit was lent to another goes on under
+the lease it had.
+
+A holder may live and never finish. So a unit that is held ``work.backup`` times longer than units
+usually are is lent to one more replica, when that has nothing else to do: a backup copy, as in
+MapReduce. Lending goes on into the next pass while stragglers of the last still
 compute, so that nobody idles; a pass is finished when its own bitmap is full.
 
 Answers can be lost. A repeated completion of the same lease gets the answer it got the first time,
@@ -27,7 +32,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, final
 
@@ -35,6 +40,7 @@ from pydownpour import limits
 from pydownpour.coordinator.units import (
     Account,
     Failed,
+    HoldTimes,
     Lease,
     Lending,
     OpenPass,
@@ -87,7 +93,11 @@ class Ledger:
         self._next_lease = 1
         self._leases: dict[int, Lease] = {}
         self._expires: dict[int, float] = {}
-        self._by_unit: dict[tuple[int, int], int] = {}
+        self._by_unit: dict[tuple[int, int], tuple[int, ...]] = {}
+        """The live leases of a unit: one, or two of which the second is the backup."""
+        self._ended: dict[int, Lease] = {}
+        """Leases whose units were returned and not lent since."""
+        self._held = HoldTimes()
         self._by_replica: dict[int, dict[int, None]] = {}
         self._answers: dict[int, OrderedDict[int, bool]] = {}
         self._accounts: dict[int, Account] = {}
@@ -100,6 +110,8 @@ class Ledger:
         """Leases that ended without a completion, in all."""
         self.attempts_max = 0
         """How often the unit that was lent most often was lent."""
+        self.backups = 0
+        """Backup copies lent."""
 
     # -- lending ---------------------------------------------------------------------------------
 
@@ -114,16 +126,20 @@ class Ledger:
     ) -> Lending:
         """Lend up to ``count`` units, the oldest first; those whose answer was lost before all."""
         self.renew(replica, incarnation, now)
+        self._revive(replica, incarnation, held or (), now)
         count = min(max(count, 0), limits.LEASES_ASKED_MAX)
         units = self._offered_again(replica, held)[:count]
         room = self._leases_max - len(self._by_replica.get(replica, {}))
+        backups: list[Lease] = []
         for _ in range(min(count - len(units), room)):
-            found = self._take()
-            if found is None:
+            lease = self._next_for(replica, incarnation, now)
+            if lease is None:
                 break
-            units.append(self._lend(replica, incarnation, found, now))
+            units.append(self._entry(lease))
+            if lease.is_backup:
+                backups.append(lease)
         if units:
-            return Lending(tuple(units))
+            return Lending(tuple(units), tuple(backups))
         if self.complete:
             return Lending(done=True, reason=f"all {self.work.passes} passes are complete")
         if room <= 0:
@@ -143,15 +159,51 @@ class Ledger:
             if lease not in known
         ]
 
+    def _revive(self, replica: int, incarnation: int, held: Iterable[int], now: float) -> None:
+        """It still works on these: where nobody else was lent the unit, its lease goes on."""
+        for lease_id in held:
+            ended = self._ended.get(lease_id)
+            if ended is None or (ended.replica, ended.incarnation) != (replica, incarnation):
+                continue
+            self._take_back(ended)
+            self._insert(ended, now)
+            self.account(replica).returned -= 1
+            self.leases_ended -= 1
+
+    def _next_for(self, replica: int, incarnation: int, now: float) -> Lease | None:
+        """Lend what comes next: of a pass that is open, a backup copy, of the next pass."""
+        place = self._take()
+        before = None
+        if place is None and (before := self._overdue_for(replica, now)) is not None:
+            place = before.number, before.unit, before.attempt
+            self.backups += 1
+        if place is None:
+            place = self._begin_pass()
+        if place is None:
+            return None
+        number, unit, attempts = place
+        lease = Lease(
+            self._next_lease, replica, incarnation, number, unit, attempts + 1, now,
+            is_backup=before is not None,
+        )  # fmt: skip
+        self._next_lease += 1
+        self._insert(lease, now)
+        return lease
+
     def _take(self) -> tuple[int, int, int] | None:
-        """(pass, unit, attempts before) of the next unit to lend, or None."""
+        """(pass, unit, attempts before) of the next unit of an open pass, or None."""
         for open_pass in self._open.values():
             if open_pass.returned:
-                unit = next(iter(open_pass.returned))
-                return open_pass.number, unit, open_pass.returned.pop(unit)
+                ended = next(iter(open_pass.returned.values()))
+                self._take_back(ended)
+                return ended.number, ended.unit, ended.attempt
             if open_pass.cursor < self.units:
                 open_pass.cursor += 1
                 return open_pass.number, open_pass.cursor - 1, 0
+        return None
+
+    def _begin_pass(self) -> tuple[int, int, int] | None:
+        """The first unit of the next pass, if one may be begun."""
         if self._next_pass >= self.work.passes or len(self._open) >= self._passes_open_max:
             return None
         begun = OpenPass(self._next_pass, self.units)
@@ -160,20 +212,35 @@ class Ledger:
         begun.cursor = 1
         return begun.number, 0, 0
 
-    def _lend(
-        self, replica: int, incarnation: int, found: tuple[int, int, int], now: float
-    ) -> UnitEntry:
-        number, unit, attempts = found
-        lease = Lease(self._next_lease, replica, incarnation, number, unit, attempts + 1, now)
-        self._next_lease += 1
-        self._insert(lease, now)
-        return self._entry(lease)
+    def _take_back(self, ended: Lease) -> None:
+        """A returned unit is no longer in line."""
+        self._open[ended.number].returned.pop(ended.unit)
+        del self._ended[ended.lease]
+
+    def _overdue_for(self, replica: int, now: float) -> Lease | None:
+        """The unit held longest of those that this replica may have a backup copy of."""
+        if not self.work.backup:
+            return None
+        patience_s = self._held.patience_s(self.work.backup, limits.BACKUP_BLIND_S)
+        for lease in self._held_for(patience_s, now):
+            holders = self._by_unit[lease.number, lease.unit]
+            if lease.replica != replica and len(holders) == 1:
+                return lease
+        return None
+
+    def _held_for(self, seconds: float, now: float) -> Iterator[Lease]:
+        """Leases at least so old, the oldest first."""
+        for lease in self._leases.values():
+            if now - lease.since < seconds:
+                return
+            yield lease
 
     def _insert(self, lease: Lease, now: float) -> None:
         self.attempts_max = max(self.attempts_max, lease.attempt)
         self._leases[lease.lease] = lease
         self._expires[lease.lease] = now + self._lease_s
-        self._by_unit[lease.number, lease.unit] = lease.lease
+        place = lease.number, lease.unit
+        self._by_unit[place] = (*self._by_unit.get(place, ()), lease.lease)
         self._by_replica.setdefault(lease.replica, {})[lease.lease] = None
 
     def _entry(self, lease: Lease) -> UnitEntry:
@@ -185,15 +252,29 @@ class Ledger:
     def _why_nothing(self, replica: int, now: float) -> str:
         others = len(self._leases) - len(self._by_replica.get(replica, {}))
         oldest = islice((x for x in self._leases.values() if x.replica != replica), NAMED_MAX)
-        named = ", ".join(
-            f"unit {lease.unit} of pass {lease.number + 1} at replica {lease.replica} "
-            f"for {now - lease.since:.1f} s"
-            for lease in oldest
-        )
+        named = ", ".join(_where(lease, now) for lease in oldest)
         more = f" and {others - NAMED_MAX} more" if others > NAMED_MAX else ""
         if not others:
             return f"only replica {replica}'s own {len(self._leases)} units are left"
         return f"nothing left to lend; waiting for {named}{more}"
+
+    def overdue(self, now: float) -> str:
+        """Who holds what for too long, in words; "" if nobody does."""
+        factor = self.work.backup or limits.BACKUP_FACTOR
+        patience_s = self._held.patience_s(factor, limits.QUIET_S)
+        late = [lease for lease in self._held_for(patience_s, now) if not lease.is_backup]
+        if not late:
+            return ""
+        named = ", ".join(self._held_words(lease, now) for lease in late[:NAMED_MAX])
+        more = f" and {len(late) - NAMED_MAX} more" if len(late) > NAMED_MAX else ""
+        typical = self._held.typical
+        usually = "few were completed yet" if typical is None else f"usual is {typical:.1f} s"
+        return f"held long: {named}{more}; {usually}"
+
+    def _held_words(self, lease: Lease, now: float) -> str:
+        others = [x for x in self._by_unit[lease.number, lease.unit] if x != lease.lease]
+        lent = [f" (lent to replica {self._leases[x].replica}, too)" for x in others]
+        return _where(lease, now) + "".join(lent)
 
     def bounds(self, unit: int) -> tuple[int, int]:
         """The places [start, stop) of the pass's order that a unit covers."""
@@ -233,7 +314,9 @@ class Ledger:
 
     def _return(self, lease_id: int) -> Lease:
         lease = self._remove(lease_id)
-        self._open[lease.number].returned[lease.unit] = lease.attempt
+        if (lease.number, lease.unit) not in self._by_unit:
+            self._open[lease.number].returned[lease.unit] = lease
+            self._ended[lease_id] = lease
         self.account(lease.replica).returned += 1
         self.leases_ended += 1
         return lease
@@ -241,7 +324,10 @@ class Ledger:
     def _remove(self, lease_id: int) -> Lease:
         lease = self._leases.pop(lease_id)
         del self._expires[lease_id]
-        del self._by_unit[lease.number, lease.unit]
+        place = lease.number, lease.unit
+        others = tuple(live for live in self._by_unit.pop(place) if live != lease_id)
+        if others:
+            self._by_unit[place] = others
         mine = self._by_replica[lease.replica]
         del mine[lease_id]
         if not mine:
@@ -250,7 +336,7 @@ class Ledger:
 
     # -- completion ------------------------------------------------------------------------------
 
-    def record(self, replica: int, number: int, unit: int, lease_id: int) -> Recorded:
+    def record(self, replica: int, number: int, unit: int, lease_id: int, now: float) -> Recorded:
         """Record a finished unit, exactly once.
 
         A lease that ended still counts while its unit is open; then whoever else holds the unit
@@ -275,19 +361,17 @@ class Ledger:
                 reason=f"unit {unit} of pass {number + 1} was "
                 + ("set aside before" if aside else "completed by another before"),
             )
-        live = self._by_unit.get((number, unit))
-        if live is not None:
-            self._remove(live)
-        open_pass.returned.pop(unit, None)
-        open_pass.failures.pop(unit, None)
-        open_pass.set_done(unit)
+        lease = self._leases.get(lease_id) or self._ended.get(lease_id)
+        if lease is not None:
+            self._held.note(now - lease.since)
+        live = self._settle(open_pass, unit)
         start, stop = self.bounds(unit)
         account.units += 1
         account.samples += stop - start
         self.units_done += 1
         self.samples_done += stop - start
         self._remember(replica, lease_id, counted=True)
-        reason = "" if live == lease_id else "late, but the unit was still open"
+        reason = "" if lease_id in live else "late, but the unit was still open"
         return Recorded(True, finished=self._finished_by(open_pass), reason=reason)
 
     def _finished_by(self, open_pass: OpenPass) -> int | None:
@@ -299,7 +383,7 @@ class Ledger:
         return open_pass.number
 
     def fail(self, replica: int, number: int, unit: int, lease_id: int) -> Failed | None:
-        """The user's code raised at a unit: it is lent again, or set aside after the last time.
+        """A try at a unit failed: it is lent again, or set aside after the last time.
 
         Returns:
             None if the replica does not hold it by that lease: then it counts for nothing.
@@ -312,13 +396,23 @@ class Ledger:
         times = open_pass.failures[unit] = open_pass.failures.get(unit, 0) + 1
         if times < limits.UNIT_FAILURES_MAX:
             return Failed(times)
-        del open_pass.failures[unit], open_pass.returned[unit]
+        self._settle(open_pass, unit)
         open_pass.aside.add(unit)
-        open_pass.set_done(unit)
         start, stop = self.bounds(unit)
         self.units_aside += 1
         self.samples_aside += stop - start
         return Failed(times, aside=True, finished=self._finished_by(open_pass))
+
+    def _settle(self, open_pass: OpenPass, unit: int) -> tuple[int, ...]:
+        """Nobody gets this unit any more; returns the live leases it had."""
+        live = self._by_unit.get((open_pass.number, unit), ())
+        for lease in live:
+            self._remove(lease)
+        if (ended := open_pass.returned.get(unit)) is not None:
+            self._take_back(ended)
+        open_pass.failures.pop(unit, None)
+        open_pass.set_done(unit)
+        return live
 
     def _check(self, replica: int, number: int, unit: int, lease_id: int) -> None:
         what = f"replica {replica} completed unit {unit} of pass {number} by lease {lease_id}"
@@ -422,16 +516,13 @@ class Ledger:
                     "number": p.number,
                     "cursor": p.cursor,
                     "done": base64.b64encode(p.done).decode(),
-                    "returned": [[unit, attempts] for unit, attempts in p.returned.items()],
+                    "returned": [_lease_out(x) for x in p.returned.values()],
                     "failures": [[unit, times] for unit, times in p.failures.items()],
                     "aside": sorted(p.aside),
                 }
                 for p in self._open.values()
             ],
-            "leases": [
-                [x.lease, x.replica, x.incarnation, x.number, x.unit, x.attempt]
-                for x in self._leases.values()
-            ],
+            "leases": [_lease_out(x) for x in self._leases.values()],
             "answers": [
                 [replica, [[lease, counted] for lease, counted in answers.items()]]
                 for replica, answers in self._answers.items()
@@ -440,6 +531,7 @@ class Ledger:
             "aside": [self.units_aside, self.samples_aside],
             "leases_ended": self.leases_ended,
             "attempts_max": self.attempts_max,
+            "backups": self.backups,
         }
 
     def restore(self, state: Mapping[str, Any], now: float) -> None:
@@ -447,21 +539,24 @@ class Ledger:
         self._next_pass = state["next_pass"]
         self._next_lease = state["next_lease"]
         self._finished = list(state["finished"])
-        self._open.clear()
+        for field in (self._open, self._leases, self._expires, self._by_unit, self._by_replica):
+            field.clear()
+        self._ended.clear()
         for entry in state["open"]:
             restored = OpenPass(entry["number"], self.units)
             restored.cursor = entry["cursor"]
             restored.done = bytearray(base64.b64decode(entry["done"]))
             restored.done_count = sum(byte.bit_count() for byte in restored.done)
-            restored.returned = {unit: attempts for unit, attempts in entry["returned"]}
+            for out in entry["returned"]:
+                ended = _lease_in(out, now)
+                restored.returned[ended.unit] = self._ended[ended.lease] = ended
             restored.failures = {unit: times for unit, times in entry["failures"]}
             restored.aside = set(entry["aside"])
             self._open[restored.number] = restored
-        for field in (self._leases, self._expires, self._by_unit, self._by_replica):
-            field.clear()
         self.attempts_max = state["attempts_max"]
-        for lease, replica, incarnation, number, unit, attempt in state["leases"]:
-            self._insert(Lease(lease, replica, incarnation, number, unit, attempt, now), now)
+        self.backups = state["backups"]
+        for out in state["leases"]:
+            self._insert(_lease_in(out, now), now)
         self._answers = {
             replica: OrderedDict((lease, counted) for lease, counted in answers)
             for replica, answers in state["answers"]
@@ -471,3 +566,20 @@ class Ledger:
         self.samples_done = sum(a.samples for a in self._accounts.values())
         self.units_aside, self.samples_aside = state["aside"]
         self.leases_ended = state["leases_ended"]
+
+
+def _where(lease: Lease, now: float) -> str:
+    return (
+        f"unit {lease.unit} of pass {lease.number + 1} at replica {lease.replica} "
+        f"for {now - lease.since:.1f} s"
+    )
+
+
+def _lease_out(lease: Lease) -> list[Any]:
+    """A lease as JSON; since when it is held is of this process's clock."""
+    return [value for field, value in dataclasses.asdict(lease).items() if field != "since"]
+
+
+def _lease_in(values: list[Any], now: float) -> Lease:
+    lease, replica, incarnation, number, unit, attempt, is_backup = values
+    return Lease(lease, replica, incarnation, number, unit, attempt, now, is_backup)

@@ -123,6 +123,7 @@ def _work(core: Core) -> dict[str, Any] | None:
         "samples_aside": ledger.samples_aside,
         "leases_ended": ledger.leases_ended,
         "attempts_max": ledger.attempts_max,
+        "backups": ledger.backups,
     }
 
 

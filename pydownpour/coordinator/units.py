@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections import deque
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydownpour import limits
 from pydownpour.wire.messages import UnitEntry
 
 
@@ -17,6 +20,8 @@ class Lending:
     """What a replica that asked for work gets: units, or why it waits, or that all is done."""
 
     units: tuple[UnitEntry, ...] = ()
+    backups: tuple[Lease, ...] = ()
+    """Which of them are backup copies."""
     done: bool = False
     reason: str = ""
 
@@ -50,8 +55,10 @@ class Lease:
     number: int
     unit: int
     attempt: int
-    """1 for the first lending of the unit, +1 each time it was returned."""
+    """1 for the first lending of the unit, +1 each time it was lent again."""
     since: float
+    is_backup: bool = False
+    """Another replica holds the unit, too, and for so long that it may never finish it."""
 
 
 @final
@@ -94,8 +101,8 @@ class OpenPass:
         self.cursor = 0
         self.done = bytearray(-(-units // 8))
         self.done_count = 0
-        self.returned: dict[int, int] = {}
-        """Unit -> attempts so far, first returned first."""
+        self.returned: dict[int, Lease] = {}
+        """Unit -> its last lease, which has ended; first returned first."""
         self.failures: dict[int, int] = {}
         """Unit that is not done -> how often the user's code raised at it."""
         self.aside: set[int] = set()
@@ -114,6 +121,36 @@ class OpenPass:
         """For each unit whether it is recorded."""
         bits = np.frombuffer(self.done, np.uint8)
         return np.unpackbits(bits, count=units, bitorder="little").view(np.bool_)
+
+
+@final
+class HoldTimes:
+    """How long units are usually held, from their lease to their completion.
+
+    Args:
+        kept: The newest measurements that count: a job's pace changes.
+    """
+
+    def __init__(self, kept: int = limits.HOLD_TIMES_KEPT) -> None:
+        self._times: deque[float] = deque(maxlen=kept)
+        self._typical: float | None = None
+
+    def note(self, seconds: float) -> None:
+        """A unit was completed after so long."""
+        self._times.append(max(seconds, 0.0))
+        self._typical = None
+
+    @property
+    def typical(self) -> float | None:
+        """The median; None before there is enough to tell."""
+        if self._typical is None and len(self._times) >= limits.HOLD_TIMES_MIN:
+            self._typical = statistics.median(self._times)
+        return self._typical
+
+    def patience_s(self, factor: float, blind_s: float) -> float:
+        """How long a unit may be held: so many times the usual; ``blind_s`` if that is unknown."""
+        typical = self.typical
+        return blind_s if typical is None else max(factor * typical, limits.BACKUP_MIN_S)
 
 
 def audit_pass(open_pass: OpenPass, leased: set[int], units: int) -> list[str]:

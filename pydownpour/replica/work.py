@@ -9,6 +9,7 @@ schedules for later may hold the gradients of many units, so a replica holds tho
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, final
@@ -21,6 +22,8 @@ from pydownpour.errors import ConfigError
 from pydownpour.replica.session import Session
 from pydownpour.sampling import samples_at
 from pydownpour.wire.messages import Completion, UnitEntry, WorkEntry
+
+log = logging.getLogger(__name__)
 
 PREFETCH_UNIT_S: Final = 1.0
 """Units quicker than this are leased one ahead; slower ones would be missed by idle replicas."""
@@ -87,6 +90,7 @@ class Leases:
         self._finished: deque[tuple[int, Completion]] = deque()
         """(push with its last gradient, what to report once that is applied), oldest first."""
         self._reporting: asyncio.Task[None] | None = None
+        self._telling = asyncio.Lock()
         self.completed = 0
         """Units whose completion the ledger has answered."""
         self._held: set[int] = set()
@@ -146,6 +150,7 @@ class Leases:
     _wait_s = limits.HEARTBEAT_S
 
     async def _lease(self) -> UnitEntry | None:
+        await self._tell()  # or a unit that is done could be lent again, to us or to another
         answer = await self._session.lease(1, sorted(self._held))
         self.reason = answer.reason
         self._ended = answer.done
@@ -158,6 +163,11 @@ class Leases:
     async def _report(self) -> None:
         while self._finished:
             await self._session.wait_settled(self._finished[0][0])
+            await self._tell()
+
+    async def _tell(self) -> None:
+        """Report what is applied; returns once that, and what is being reported, is answered."""
+        async with self._telling:
             applied: list[Completion] = []
             while self._finished and len(applied) < limits.COMPLETIONS_MAX:
                 push_index, completion = self._finished[0]
@@ -168,7 +178,14 @@ class Leases:
                     applied.append(completion)
                 else:
                     self._held.discard(completion.lease)  # and so it will be offered again
-            if applied:
-                await self._session.complete(applied)
+            if not applied:
+                return
+            answer = await self._session.complete(applied)
             self._held.difference_update(unit.lease for unit in applied)
             self.completed += len(applied)
+            for unit, counted in zip(applied, answer.counted, strict=True):
+                if not counted:
+                    log.info(
+                        "unit %d of pass %d did not count: another had completed it",
+                        unit.unit, unit.number + 1,
+                    )  # fmt: skip

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
@@ -43,6 +44,7 @@ class SampleOracle:
         unit, batch, passes: How they are lent and stepped through.
         policy: When to push and fetch; its local_rate must be 0.
         wire_dtype: What gradients travel as; small whole numbers are exact in all of them.
+        backup: When a unit is lent twice, as :class:`~pydownpour.Work` says.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class SampleOracle:
         passes: int = 2,
         policy: Downpour | None = None,
         wire_dtype: str = "float32",
+        backup: float = limits.BACKUP_FACTOR,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
         if policy.local_rate != 0:
@@ -64,7 +67,7 @@ class SampleOracle:
         self.lent: NDArray[np.int64] = np.zeros(samples, np.int64)
         """Per sample, leases given."""
         self._leases: set[int] = set()
-        self.work = Work(samples, unit=unit, passes=passes, seed=1)
+        self.work = Work(samples, unit=unit, passes=passes, seed=1, backup=backup)
         self.job = Job(
             parameters={"counts": np.zeros(samples, np.float32)},
             optimizer=SGD(lr=1.0),
@@ -79,9 +82,13 @@ class SampleOracle:
         """What each replica runs."""
         async for unit in replica.work():
             for batch in unit.batches(self.batch):
-                gradient = np.zeros(self.work.len, np.float32)
-                gradient[batch] = -1.0
-                await replica.step({"counts": gradient})
+                await replica.step(self.gradient(batch))
+
+    def gradient(self, batch: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
+        """-1 at the samples of a minibatch."""
+        gradient = np.zeros(self.work.len, np.float32)
+        gradient[batch] = -1.0
+        return {"counts": gradient}
 
     def samples_of(self, number: int, unit: int) -> NDArray[np.int64]:
         """The samples of a unit of pass ``number``."""

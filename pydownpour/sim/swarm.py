@@ -39,6 +39,8 @@ SMALL_LIMITS: Final = (
 )
 """Several records a push, several acknowledgements and writes for each; connections that are given
 up while a fault lasts, and not long after it."""
+EARLY_BACKUPS: Final = (("BACKUP_MIN_S", 0.3), ("BACKUP_BLIND_S", 2.0))
+"""Units are lent twice while a fault lasts."""
 
 
 def world(seed: int, name: str, trace: Trace | None = None) -> World:
@@ -86,9 +88,12 @@ def counted(seed: int, name: str, trace: Trace | None = None) -> World:
             local_rate=0.0,
         ),
         wire_dtype=rng.choice(("float32", "float16")),
+        backup=rng.choice((0.0, 1.0, 8.0)),
     )
     step_s = WORK_S * replicas * batch / (samples * passes)
     settings = _settings(rng, seed, plan(name), replicas, step_s)
+    if rng.random() < 0.6:
+        settings = dataclasses.replace(settings, limits=(*settings.limits, *EARLY_BACKUPS))
     return World(oracle.job, settings, trace, samples=oracle)
 
 

@@ -90,6 +90,8 @@ class WorkEntry(Message, frozen=True, kw_only=True):
     passes: Count
     shuffle: bool
     seed: Count
+    backup: Seconds = 0.0
+    """How many times longer than usual a unit is held before it is lent once more. 0: never."""
 
 
 class JobLayout(Message, frozen=True, kw_only=True):

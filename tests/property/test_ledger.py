@@ -1,9 +1,9 @@
 """The work ledger against a model that knows nothing but sets.
 
-Replicas lease, finish, die, come back and repeat themselves in any order; answers get lost; the
-coordinator stands still and moves. The model keeps, for each (pass, unit), who is recorded, and
-for each lease when it ends. After every step the ledger's own audit must balance; at the end
-whoever is left can always finish the work.
+Replicas lease, finish, fail, die, come back and repeat themselves in any order; answers get lost;
+the coordinator stands still and moves; units that are held for long are lent twice. The model
+keeps, for each (pass, unit), who is recorded, and for each lease when it ends. After every step the
+ledger's own audit must balance; at the end whoever is left can always finish the work.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pydownpour import limits
 from pydownpour.coordinator.ledger import Ledger
+from pydownpour.coordinator.units import Lease
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
 LEASE_S = 10.0
@@ -36,11 +37,20 @@ class LedgerMachine(RuleBasedStateMachine):
         passes=st.integers(1, 3),
         leases_max=st.integers(1, 3),
         passes_open_max=st.integers(1, 3),
+        backup=st.sampled_from([0.0, 1.0, 2.0]),
     )
     def begin(
-        self, length: int, unit: int, passes: int, leases_max: int, passes_open_max: int
+        self,
+        length: int,
+        unit: int,
+        passes: int,
+        leases_max: int,
+        passes_open_max: int,
+        backup: float,
     ) -> None:
-        self.work = WorkEntry(len=length, unit=unit, passes=passes, shuffle=True, seed=0)
+        self.work = WorkEntry(
+            len=length, unit=unit, passes=passes, shuffle=True, seed=0, backup=backup
+        )
         self.leases_max, self.passes_open_max = leases_max, passes_open_max
         self.ledger = self.new()
         self.now = 0.0
@@ -53,6 +63,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ends: dict[int, float] = {}
         self.failures: Counter[tuple[int, int]] = Counter()
         self.aside: set[tuple[int, int]] = set()
+        self.lent: dict[tuple[int, int], dict[int, float]] = {}
+        """(pass, unit) -> its leases and when they were given."""
 
     def new(self) -> Ledger:
         return Ledger(
@@ -86,8 +98,18 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def lease(self, replica: int, count: int) -> None:
         incarnation = self.incarnations[replica]
-        lending = self.ledger.lease(replica, incarnation, count, self.now)
+        mine = [u for r, i, u in self.held if (r, i) == (replica, incarnation)]
+        live = {lease.lease for lease in self.ledger.open_leases}
+        lending = self.ledger.lease(replica, incarnation, count, self.now, held=self.known(replica))
         self.renewed(replica)
+        again = {lease.lease for lease in self.ledger.open_leases}
+        for unit in mine:
+            place = (unit.number, unit.unit)
+            if place not in self.recorded and len(self.lent[place]) == 1:
+                assert unit.lease in again, "it came back before anybody else was lent its unit"
+        self.check_copies(replica, live, lending.backups)
+        for unit in lending.units:
+            self.lent.setdefault((unit.number, unit.unit), {})[unit.lease] = self.now
         assert lending.done == (self.ledger.complete and not lending.units)
         assert lending.units or lending.reason
         assert len(lending.units) <= min(count, self.leases_max)
@@ -96,12 +118,31 @@ class LedgerMachine(RuleBasedStateMachine):
             assert unit.stop - unit.start == min(self.work.unit, self.work.len - unit.start)
             self.held.append((replica, incarnation, unit))
 
+    def known(self, replica: int) -> set[int]:
+        """Leases that a replica says it knows of: also those whose answers were lost on others."""
+        live = {lease.lease for lease in self.ledger.open_leases if lease.replica == replica}
+        return live | {unit.lease for r, _, unit in self.held if r == replica}
+
+    def check_copies(self, replica: int, live: set[int], backups: tuple[Lease, ...]) -> None:
+        """Backup copies are of units that another replica alone has held for long."""
+        holders: dict[tuple[int, int], list[int]] = {}
+        for lease in self.ledger.open_leases:
+            holders.setdefault((lease.number, lease.unit), []).append(lease.replica)
+        assert all(len(set(them)) == len(them) <= 2 for them in holders.values())
+        for backup in backups:
+            given = self.lent[backup.number, backup.unit]
+            others = [lease for lease in given if lease in live]
+            assert len(others) == 1
+            assert self.work.backup
+            assert self.now - given[others[0]] >= limits.BACKUP_MIN_S
+            assert holders[backup.number, backup.unit][-1] == replica
+
     def finish(self, index: int) -> None:
         replica, incarnation, unit = self.held.pop(index)
         if incarnation != self.incarnations[replica]:
             return  # the membership fences it before the ledger is asked
         place = (unit.number, unit.unit)
-        outcome = self.ledger.record(replica, unit.number, unit.unit, unit.lease)
+        outcome = self.ledger.record(replica, unit.number, unit.unit, unit.lease, self.now)
         if not outcome.repeated:  # a lease that was offered again is held twice
             assert outcome.counted == (place not in self.recorded)
             if outcome.counted:
@@ -110,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (outcome.finished is not None) == (outcome.counted and whole)
             if outcome.finished is not None:
                 self.finished.append(outcome.finished)
-        again = self.ledger.record(replica, unit.number, unit.unit, unit.lease)
+        again = self.ledger.record(replica, unit.number, unit.unit, unit.lease, self.now)
         assert (again.counted, again.repeated) == (outcome.counted, True)
         self.reported.append((replica, unit))
 
@@ -140,13 +181,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def an_old_completion_is_repeated(self, pick: int) -> None:
         replica, unit = self.reported[pick % len(self.reported)]
         before = self.ledger.units_done
-        self.ledger.record(replica, unit.number, unit.unit, unit.lease)
+        self.ledger.record(replica, unit.number, unit.unit, unit.lease, self.now)
         assert self.ledger.units_done == before
 
     @rule(replica=Replicas, count=st.integers(1, 4))
     def a_lease_answer_is_lost(self, replica: int, count: int) -> None:
         """The units are lent, but their replica does not know: told so, it gets them again."""
-        self.ledger.lease(replica, self.incarnations[replica], count, self.now)
+        lost_units = self.ledger.lease(replica, self.incarnations[replica], count, self.now).units
+        for unit in lost_units:
+            self.lent.setdefault((unit.number, unit.unit), {})[unit.lease] = self.now
         self.renewed(replica)
         mine = [lease for lease in self.ledger.open_leases if lease.replica == replica]
         known = {unit.lease for _, _, unit in self.held}
@@ -154,6 +197,7 @@ class LedgerMachine(RuleBasedStateMachine):
         incarnation = self.incarnations[replica]
         if lost:
             lending = self.ledger.lease(replica, incarnation, len(lost), self.now, held=known)
+            self.renewed(replica)
             assert {unit.lease for unit in lending.units} == lost
             self.held += [(replica, incarnation, unit) for unit in lending.units]
 
@@ -172,6 +216,18 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_heartbeat(self, replica: int) -> None:
         self.ledger.renew(replica, self.incarnations[replica], self.now)
         self.renewed(replica)
+
+    @rule(order=st.permutations(REPLICAS), seconds=st.sampled_from([15.0, 301.0]), pick=Pick)
+    def units_are_held_for_long(self, order: list[int], seconds: float, pick: int) -> None:
+        """Everybody lives on for a while and then asks; copies are completed in any order."""
+        self.lease(order[0], 3)
+        self.now += seconds
+        for replica in REPLICAS:
+            self.a_heartbeat(replica)
+        for replica in order:
+            self.lease(replica, 3)
+        if pick % 3 and self.held:
+            self.finish(pick % len(self.held))
 
     @rule(seconds=st.sampled_from([0.5, LEASE_S / 2, LEASE_S]))
     def time_passes(self, seconds: float) -> None:
@@ -222,7 +278,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 break
             assert len(lending.units) == 1, lending.reason
             unit = lending.units[0]
-            assert self.ledger.record(9, unit.number, unit.unit, unit.lease).counted
+            assert self.ledger.record(9, unit.number, unit.unit, unit.lease, self.now).counted
             assert (unit.number, unit.unit) not in self.recorded
             self.recorded[unit.number, unit.unit] = 9
         assert self.ledger.complete

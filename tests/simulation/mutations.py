@@ -128,11 +128,13 @@ def no_record_window(patch: Patch) -> None:
 def unit_counted_twice(patch: Patch) -> None:
     record = Ledger.record
 
-    def forgetful(self: Ledger, replica: int, number: int, unit: int, lease_id: int) -> Recorded:
+    def forgetful(
+        self: Ledger, replica: int, number: int, unit: int, lease_id: int, now: float
+    ) -> Recorded:
         self._answers.pop(replica, None)
         open_pass = self._open.get(number)
         if open_pass is None or not open_pass.is_done(unit):
-            return record(self, replica, number, unit, lease_id)
+            return record(self, replica, number, unit, lease_id, now)
         start, stop = self.bounds(unit)
         self.units_done += 1
         self.samples_done += stop - start

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
+from pydownpour.coordinator.core import Core
 from pydownpour.policy import Downpour
 from pydownpour.sim.compute import ComputeModel
 from pydownpour.sim.oracle import read
-from pydownpour.sim.plans import Plan, plan
+from pydownpour.sim.plans import plan
 from pydownpour.sim.samples import SampleOracle
 from pydownpour.sim.world import Settings, World
 
 
 def counted(
-    policy: Downpour, *, seed: int = 1, faults: str | Plan = "calm", wire_dtype: str = "float32"
+    policy: Downpour,
+    *,
+    seed: int = 1,
+    faults: str = "calm",
+    wire_dtype: str = "float32",
+    replicas: int = 3,
+    backup: float = 8.0,
+    change: Callable[[SampleOracle], None] = lambda oracle: None,
+    virtual_s_max: float = 600.0,
 ) -> World:
     """Three replicas and two shards; every sample is one parameter."""
-    oracle = SampleOracle(samples=300, passes=2, policy=policy, wire_dtype=wire_dtype)
+    oracle = SampleOracle(
+        samples=300, passes=2, policy=policy, wire_dtype=wire_dtype, backup=backup
+    )
+    change(oracle)
     settings = Settings(
         seed=seed,
-        replicas=3,
+        replicas=replicas,
         shards=2,
-        faults=plan(faults) if isinstance(faults, str) else faults,
+        faults=plan(faults),
         compute=ComputeModel(base_s=0.05, jitter=0.5),
-        virtual_s_max=600.0,
+        virtual_s_max=virtual_s_max,
     )
     return World(oracle.job, settings, samples=oracle)
 
@@ -71,3 +88,91 @@ def test_a_policy_s_schedule_is_kept_however_small_the_units_are() -> None:
     steps = sum(replica["steps"] for replica in world.report["replicas"])
     sent = world.report["pushes"]["sent"]
     assert steps / 7 <= sent <= steps / 7 + 3 * len(world.report["replicas"])
+
+
+def test_a_replica_that_stood_still_goes_on_under_its_leases() -> None:
+    """Alone, it is called dead again and again; what it has is not lent to it once more."""
+    world = counted(Downpour(push_every=2, local_rate=0.0), replicas=1)
+    deaths = []
+
+    def pause() -> None:
+        world.processes.pause(world.processes.live["replica-0"])
+        world.loop.at(world.loop.now + 5.0, resume)
+
+    def resume() -> None:
+        (member,) = core_of(world).members
+        deaths.append(member.state)
+        world.processes.resume(world.processes.live["replica-0"])
+        if len(deaths) < 6:
+            world.loop.at(world.loop.now + 0.37, pause)
+
+    world.loop.at(4.1, pause)  # after a calm storm, in which all is healed
+    world.run()
+    assert world.checks.violations == []
+    assert deaths == ["dead"] * 6
+    assert set(counts(world).tolist()) == {2.0}
+    assert world.report["replicas"][0]["units_refused"] == 0
+
+
+def hanging(oracle: SampleOracle) -> None:
+    """The first replica hangs inside a step, for ever; it lives and sends heartbeats."""
+
+    async def train(replica: Any) -> None:
+        async for unit in replica.work():
+            if replica.id == 1 and replica.steps >= 6:
+                await asyncio.sleep(1e6)
+            for batch in unit.batches(oracle.batch):
+                await replica.step(oracle.gradient(batch))
+
+    oracle.job._train = train
+
+
+@pytest.mark.parametrize("backup", [8.0, 0.0])
+def test_a_unit_at_a_replica_that_hangs_is_lent_to_another(backup: float) -> None:
+    world = counted(Downpour(local_rate=0.0), backup=backup, change=hanging, virtual_s_max=60.0)
+    notes: dict[str, None] = {}
+
+    def look() -> None:
+        notes[core_of(world).notes.get("held", "")] = None
+        world.loop.at(world.loop.now + 0.5, look)
+
+    world.loop.at(1.0, look)
+    world.run()
+    said = "\n".join(notes)
+    assert re.search(r"held long: unit \d+ of pass 1 at replica 1 for \d+\.\d s.*; usual is", said)
+    if not backup:
+        assert "BudgetSpent" in world.failure
+        return
+    assert world.checks.violations == []
+    assert world.report["work"]["backups"] >= 1
+    assert set(counts(world).tolist()) == {2.0}
+
+
+def test_nobody_waits_for_the_last_unit_of_a_slow_replica() -> None:
+    """At the tail of the work the quick ones do it, too; the slow one hears that it was late."""
+    world = counted(Downpour(local_rate=0.0), change=lambda oracle: slow_once(oracle, 90.0))
+    world.run()
+    assert world.checks.violations == []
+    assert world.report["seconds"] < 30.0
+    assert world.report["work"]["backups"] >= 1
+
+
+def slow_once(oracle: SampleOracle, seconds: float) -> None:
+    """One step of the first replica takes so long."""
+    waited: list[Any] = []
+
+    async def train(replica: Any) -> None:
+        async for unit in replica.work():
+            for batch in unit.batches(oracle.batch):
+                if replica.id == 1 and replica.steps == 20 and not waited:
+                    waited.append(unit)
+                    await asyncio.sleep(seconds)
+                await replica.step(oracle.gradient(batch))
+
+    oracle.job._train = train
+
+
+def core_of(world: World) -> Core:
+    """The coordinator's."""
+    assert world.coordinator is not None
+    return world.coordinator.core

@@ -189,6 +189,15 @@ def test_a_waiting_job_says_for_whom() -> None:
     assert "waiting: waiting for shard 1" in out.getvalue()
 
 
+def test_a_running_job_says_who_holds_it_up() -> None:
+    words = "held long: unit 3 of pass 1 at replica 2 for 45.0 s"
+    status = make_status(1.0, 0, reason=words)
+    assert Rates().view(status).line().endswith(words)
+    console, out = make_console(100, no_color=True)
+    console.print(draw(Rates().view(status), 100))
+    assert words in out.getvalue()
+
+
 def test_names_from_the_network_are_text_and_not_markup() -> None:
     console, out = make_console(100, no_color=True)
     odd = ReplicaStatus(

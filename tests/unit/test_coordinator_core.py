@@ -52,7 +52,9 @@ def test_it_says_for_whom_it_waits_all_the_way() -> None:
     assert cast.core.reason(cast.now) == ""
     assert [e.url for e in joined.shards] == ["http://a", "http://b"]
     assert sum(e.len for e in joined.shards) == cast.job.layout.len
-    assert joined.work == messages.WorkEntry(len=10, unit=4, passes=2, shuffle=True, seed=0)
+    assert joined.work == messages.WorkEntry(
+        len=10, unit=4, passes=2, shuffle=True, seed=0, backup=limits.BACKUP_FACTOR
+    )
 
 
 def test_a_hello_is_told_its_elements() -> None:

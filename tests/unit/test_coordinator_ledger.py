@@ -14,8 +14,10 @@ from pydownpour.errors import ConfigError, RemoteProtocolError
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
 
-def ledger(length: int = 10, unit: int = 4, passes: int = 1, **options: Any) -> Ledger:
-    work = WorkEntry(len=length, unit=unit, passes=passes, shuffle=False, seed=0)
+def ledger(
+    length: int = 10, unit: int = 4, passes: int = 1, *, backup: float = 0.0, **options: Any
+) -> Ledger:
+    work = WorkEntry(len=length, unit=unit, passes=passes, shuffle=False, seed=0, backup=backup)
     return Ledger(work, **{"lease_s": 10.0, "leases_max": 4, **options})
 
 
@@ -24,7 +26,7 @@ def take(books: Ledger, replica: int, now: float = 0.0, count: int = 1) -> list[
 
 
 def record(books: Ledger, replica: int, unit: UnitEntry) -> bool:
-    return books.record(replica, unit.number, unit.unit, unit.lease).counted
+    return books.record(replica, unit.number, unit.unit, unit.lease, 0.0).counted
 
 
 def test_units_cover_the_pass_in_order_and_the_last_is_shorter() -> None:
@@ -40,7 +42,7 @@ def test_who_is_second_is_told_that_it_was_not_needed() -> None:
     (again,) = take(books, 2, 10.0)
     assert (again.unit, again.lease) == (0, 2)
     assert record(books, 2, again)
-    late = books.record(1, slow.number, slow.unit, slow.lease)
+    late = books.record(1, slow.number, slow.unit, slow.lease, 0.0)
     assert not late.counted
     assert "completed by another" in late.reason
     assert books.account(1).refused == 1
@@ -81,11 +83,11 @@ def test_a_repeated_completion_gets_the_same_answer_for_a_while() -> None:
     books = ledger(100, 1)
     (first,) = take(books, 1)
     assert record(books, 1, first)
-    assert books.record(1, 0, 0, first.lease).repeated
+    assert books.record(1, 0, 0, first.lease, 0.0).repeated
     for _ in range(90):
         (unit,) = take(books, 1)
         record(books, 1, unit)
-    forgotten = books.record(1, 0, 0, first.lease)
+    forgotten = books.record(1, 0, 0, first.lease, 0.0)
     assert not forgotten.repeated
     assert not forgotten.counted
     assert books.units_done == 91
@@ -101,7 +103,7 @@ def test_the_next_pass_begins_while_stragglers_of_the_last_compute() -> None:
     assert books.passes_finished == 1
     assert not books.complete
     assert books.pass_number == 0, "the oldest open pass is shown"
-    assert books.record(1, 0, straggler.unit, straggler.lease).finished == 0
+    assert books.record(1, 0, straggler.unit, straggler.lease, 0.0).finished == 0
     assert books.complete
 
 
@@ -148,7 +150,7 @@ def test_lost_leases_are_offered_again_and_first() -> None:
 def test_everything_done_is_said_to_all() -> None:
     books = ledger(4, 4)
     (unit,) = take(books, 1)
-    assert books.record(1, 0, 0, unit.lease).finished == 0
+    assert books.record(1, 0, 0, unit.lease, 0.0).finished == 0
     answer = books.lease(2, 1, 1, 0.0)
     assert answer.done
     assert "complete" in answer.reason
@@ -162,7 +164,7 @@ def test_what_was_never_lent_cannot_be_completed(number: int, unit: int, lease: 
     books = ledger()
     take(books, 1)
     with pytest.raises(RemoteProtocolError, match="replica 1 completed unit"):
-        books.record(1, number, unit, lease)
+        books.record(1, number, unit, lease, 0.0)
     assert books.units_done == 0
 
 
@@ -240,7 +242,7 @@ def test_a_late_completion_of_a_unit_set_aside_is_told_so() -> None:
     for replica in (2, 3, 4):
         (unit,) = take(books, replica)
         books.fail(replica, unit.number, unit.unit, unit.lease)
-    late = books.record(1, slow.number, slow.unit, slow.lease)
+    late = books.record(1, slow.number, slow.unit, slow.lease, 0.0)
     assert not late.counted
     assert books.units_done == 0
 
@@ -272,3 +274,99 @@ def test_the_audit_of_a_long_pass_makes_no_object_for_each_unit() -> None:
         assert tracemalloc.get_traced_memory()[1] < 10 * units
     finally:
         tracemalloc.stop()
+
+
+def test_whoever_comes_back_in_time_goes_on_under_its_lease() -> None:
+    books = ledger(8, 4)
+    (first,) = take(books, 1)
+    books.release(1)
+    assert books.lease(1, 1, 1, 0.0, held=[first.lease]).units[0].unit == 1
+    assert {lease.lease for lease in books.open_leases} == {1, 2}
+    assert (books.leases_ended, books.account(1).returned) == (0, 0)
+    books.release(1)
+    assert take(books, 2)[0].unit == 0
+    books.lease(1, 1, 1, 0.0, held=[first.lease])
+    assert [x.replica for x in books.open_leases if x.unit == 0] == [2], "another has it now"
+    assert books.audit() == []
+
+
+def test_an_older_incarnation_does_not_get_its_lease_back() -> None:
+    books = ledger(8, 4)
+    (first,) = take(books, 1)
+    books.release(1, below=2)
+    (again,) = books.lease(1, 2, 1, 0.0, held=[first.lease]).units
+    assert (again.unit, again.lease) == (0, 2)
+
+
+def slow_tail(backup: float) -> Ledger:
+    """Ten units took 2 s each; the eleventh is with replica 1 since 20.0."""
+    books = ledger(11, 1, backup=backup, lease_s=1000.0)
+    for number in range(10):
+        (unit,) = take(books, 2, 2.0 * number)
+        books.record(2, 0, unit.unit, unit.lease, 2.0 * number + 2.0)
+    take(books, 1, 20.0)
+    return books
+
+
+def test_a_unit_held_much_longer_than_usual_is_lent_to_one_more() -> None:
+    books = slow_tail(backup=8.0)
+    assert not books.lease(1, 1, 1, 99.0, held=[11]).units, "its own holder gets no copy"
+    assert not books.lease(2, 1, 1, 35.9).units
+    assert books.overdue(35.9) == ""
+    lending = books.lease(2, 1, 1, 36.0)
+    assert [lease.lease for lease in lending.backups] == [lending.units[0].lease] == [12]
+    assert not books.lease(3, 1, 1, 99.0).units, "two are enough"
+    assert books.overdue(36.0) == (
+        "held long: unit 10 of pass 1 at replica 1 for 16.0 s (lent to replica 2, too); "
+        "usual is 2.0 s"
+    )
+    assert books.record(2, 0, 10, 12, 38.0).finished == 0
+    late = books.record(1, 0, 10, 11, 39.0)
+    assert not late.counted
+    assert late.reason == "unit 10 of pass 1 was completed by another before"
+    assert (books.backups, books.attempts_max, books.audit()) == (1, 2, [])
+
+
+def test_the_first_holder_may_still_be_the_first_to_finish() -> None:
+    books = slow_tail(backup=8.0)
+    (copy,) = books.lease(2, 1, 1, 60.0).units
+    assert books.record(1, 0, 10, 11, 61.0).counted
+    assert not books.record(2, 0, 10, copy.lease, 62.0).counted
+    assert books.open_leases == ()
+
+
+def test_a_copy_outlives_the_death_of_the_first_holder() -> None:
+    books = slow_tail(backup=8.0)
+    (copy,) = books.lease(2, 1, 1, 60.0).units
+    books.release(1)
+    assert books.audit() == []
+    assert not books.lease(3, 1, 1, 61.0).units
+    books.release(2)
+    assert take(books, 3, 62.0)[0].unit == copy.unit
+
+
+def test_without_backup_copies_a_long_hold_is_only_told() -> None:
+    books = slow_tail(backup=0.0)
+    assert not books.lease(2, 1, 1, 1000.0).units
+    assert "held long: unit 10 of pass 1 at replica 1" in books.overdue(1000.0)
+
+
+def test_before_anybody_knows_how_long_units_take_patience_is_longer() -> None:
+    books = ledger(1, 1, backup=8.0)
+    take(books, 1)
+    assert not books.lease(2, 1, 1, limits.BACKUP_BLIND_S - 1).units
+    assert books.overdue(limits.QUIET_S).endswith("few were completed yet")
+    assert books.lease(2, 1, 1, limits.BACKUP_BLIND_S).backups
+
+
+def test_an_overdue_unit_goes_before_the_next_pass() -> None:
+    books = ledger(4, 1, passes=9, backup=8.0, lease_s=1000.0)
+    take(books, 1)
+    for _ in range(3):
+        (unit,) = take(books, 2)
+        books.record(2, 0, unit.unit, unit.lease, 1.0)
+    assert take(books, 2, 5.0)[0].number == 1
+    for _ in range(3):
+        take(books, 2, 5.0)
+    (copy,) = take(books, 3, 50.0)
+    assert (copy.number, copy.unit) == (0, 0)
