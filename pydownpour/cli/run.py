@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -16,6 +16,9 @@ from pydownpour.cli.summary import print_summary
 from pydownpour.engines import streams
 from pydownpour.errors import DownpourError
 from pydownpour.storage.rundir import PARAMETERS, REPORT
+
+if TYPE_CHECKING:
+    from pydownpour.engines.base import Engine
 
 
 @click.command()
@@ -139,6 +142,15 @@ def _run(
     folder: Path | None = None
     reason = ""
 
+    engines: list[Engine] = []
+
+    def pause() -> None:
+        for engine in engines:
+            engine.pause()
+        loop.pause_here()
+        for engine in engines:
+            engine.resume()
+
     def on_folder(made: Path | None) -> None:
         nonlocal folder
         folder = made
@@ -157,8 +169,11 @@ def _run(
                     options=options.forwarded(),
                     observer=display,
                     on_folder=on_folder,
+                    watch=engines.append,
                 ),
                 hard=False,
+                remind=lambda: display.event("stop", STILL_WRITING),
+                pause=pause,
             )
     except Interrupted as error:
         reason = str(error)
@@ -175,6 +190,12 @@ def _run(
             # Also of a run that never began: who reads the last line always finds an object there.
             _print_json(report or {"state": "failed", "reason": reason})
         _tell_what_was_not_read(folder)
+
+
+STILL_WRITING: Final = (
+    "still writing what was trained; the next Ctrl-C ends everything at once, and what is not "
+    "written then is lost"
+)
 
 
 def _what_is_kept(folder: Path | None) -> str:

@@ -1,7 +1,8 @@
 """Engines: start, watch and stop the processes of a job; never data.
 
 ``base`` says what an engine is, ``supervisor`` runs a plan through one, ``restarts`` decides about
-crashed replicas, ``local`` makes child processes and ``child`` is their side of it.
+crashed replicas, ``local`` makes child processes, ``child`` is their side of it, and ``guard`` ends
+what they leave.
 
     exit code of a role or of ``pydownpour run``
     0     the job ended as it should
@@ -55,6 +56,7 @@ async def run_local(
     options: tuple[str, ...] = (),
     observer: Observer | None = None,
     on_folder: Callable[[Path | None], None] | None = None,
+    watch: Callable[[Engine], None] | None = None,
     command: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run a job file on this machine and return its report.
@@ -71,6 +73,7 @@ async def run_local(
         observer: Gets events and the coordinator's status. What it raises is logged, no more.
         on_folder: Called with the run folder once it is this run's; again with None if the job
             never began, and the folder is taken back.
+        watch: Called with the engine before it starts anything, for a caller who pauses it.
         command: What stands before a role's arguments; tests put their own programs here.
 
     Guarantees:
@@ -108,6 +111,8 @@ async def run_local(
         token_file=keep_token(folder, access.token or "") if own_token else None,
     )
     async with LocalEngine(run_folder=folder, token=access.token, command=command) as engine:
+        if watch is not None:
+            watch(engine)
         supervisor = Supervisor(engine, plan, access=access, observer=watcher)
         try:
             return await supervisor.run()

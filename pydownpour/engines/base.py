@@ -139,6 +139,14 @@ class Engine(abc.ABC):
             JobFailed: the process could not be made; says why.
         """
 
+    @abc.abstractmethod
+    def pause(self) -> None:
+        """Stop every process of the job, as Ctrl-Z does."""
+
+    @abc.abstractmethod
+    def resume(self) -> None:
+        """Let them go on."""
+
     async def __aenter__(self) -> Engine:
         return self
 

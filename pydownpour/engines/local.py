@@ -1,15 +1,18 @@
 """The local engine: every role is a child process of this one.
 
 Each child leads its own process group, so a Ctrl-C in the terminal reaches the engine alone, which
-ends the children in order, and so a child can be killed together with whatever it started. Its
-standard output is the channel of ``child``, its standard error a file in the run folder.
+ends the children in order, and so a child can be stopped, continued and killed together with
+whatever it started. Its standard output is the channel of ``child``, its standard error a file in
+the run folder. A ``guard`` ends what is left when this process ends, however it does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ from typing import BinaryIO, ClassVar, final
 import msgspec
 
 from pydownpour import limits
+from pydownpour.engines import guard
 from pydownpour.engines.base import Engine, Exit, OnEvent, Process, Role
 from pydownpour.engines.child import SUPERVISED
 from pydownpour.errors import JobFailed
@@ -27,6 +31,8 @@ from pydownpour.storage.rundir import LOGS
 
 TOKEN_VARIABLE = "PYDOWNPOUR_TOKEN"
 """How a token travels to children: a command line can be read by every user of the machine."""
+
+log = logging.getLogger(__name__)
 
 BLAS_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -60,8 +66,10 @@ class LocalEngine(Engine):
     ) -> None:
         self._logs = run_folder / LOGS
         self._command = tuple(command) or (sys.executable, "-P", str(_PROGRAM))
-        self._environment = environment(token)
+        self._mark = secrets.token_hex(16)
+        self._environment = environment(token, mark=self._mark)
         self._running: set[_Child] = set()
+        self._guard: asyncio.subprocess.Process | None = None
 
     async def start(self, role: Role, on_event: OnEvent) -> Process:
         """Start a child.
@@ -88,8 +96,43 @@ class LocalEngine(Engine):
 
     def _take(self, child: _Child) -> _Child:
         self._running.add(child)
-        child.reader.add_done_callback(lambda _: self._running.discard(child))
+        self._tell_guard(child.pid)
+        child.reader.add_done_callback(lambda _: self._ended(child))
         return child
+
+    def _ended(self, child: _Child) -> None:
+        self._running.discard(child)
+        self._tell_guard(-child.pid)
+
+    def pause(self) -> None:
+        """Stop every child, and what it started."""
+        for child in self._running:
+            child.signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        for child in self._running:
+            child.signal_group(signal.SIGCONT)
+
+    async def __aenter__(self) -> LocalEngine:
+        """Start the guard.
+
+        Raises:
+            JobFailed: no more processes.
+        """
+        try:
+            self._guard = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", guard.__file__, self._mark,
+                stdin=asyncio.subprocess.PIPE, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise JobFailed(f"cannot start a process: {error.strerror or error}") from error
+        return self
+
+    def _tell_guard(self, group: int) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(OSError):  # somebody killed it: we end our children ourselves
+                self._guard.stdin.write(f"{group}\n".encode())
 
     async def _spawn(self, role: Role, log: BinaryIO) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -108,7 +151,11 @@ class LocalEngine(Engine):
         running = list(self._running)
         for child in running:
             child.stop(kill=True)
-        reaping = asyncio.gather(*(child.wait() for child in running), return_exceptions=True)
+        reaping = asyncio.gather(
+            *(child.wait() for child in running),
+            self._dismiss_guard(running),
+            return_exceptions=True,
+        )
         cancelled = False
         while not reaping.done():
             try:
@@ -118,17 +165,31 @@ class LocalEngine(Engine):
         if cancelled:
             raise asyncio.CancelledError
 
+    async def _dismiss_guard(self, running: list[_Child]) -> None:
+        """Once every child has ended: let it end what they left behind, and itself."""
+        await asyncio.gather(*(child.wait() for child in running), return_exceptions=True)
+        if self._guard is None or self._guard.stdin is None:
+            return
+        self._guard.stdin.close()
+        try:
+            async with asyncio.timeout(limits.SHUTDOWN_S):
+                await self._guard.wait()
+        except TimeoutError:
+            log.warning("the guard of this run is slow to end: pid %d", self._guard.pid)
+
 
 def _for_its_owner(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 
-def environment(token: str | None) -> dict[str, str]:
+def environment(token: str | None, *, mark: str = "") -> dict[str, str]:
     """What children see: ours, plus whose they are, the token, and one BLAS thread each."""
+    marks = [*filter(None, [os.environ.get(guard.VARIABLE), mark])]
     values = {
         **{name: "1" for name in BLAS_VARIABLES if name not in os.environ},
         **os.environ,
         SUPERVISED: str(os.getpid()),
+        **({guard.VARIABLE: ":".join(marks)} if marks else {}),
         "PYTHONUNBUFFERED": "1",
     }
     # A token that the engine itself does not use would lock it out of its own job.
@@ -165,7 +226,7 @@ class _Child(Process):
         lines = asyncio.create_task(self._lines(), name=f"{self.role.title} lines")
         code = await self._process.wait()
         # Whatever it started ends with it; also, a grandchild could hold the channel open.
-        self._signal_group(signal.SIGKILL)
+        self.signal_group(signal.SIGKILL)
         await asyncio.wait([lines], timeout=limits.SHUTDOWN_S)
         lines.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -192,11 +253,12 @@ class _Child(Process):
         if self._process.returncode is not None:
             return
         if kill:
-            self._signal_group(signal.SIGKILL)
+            self.signal_group(signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
 
-    def _signal_group(self, number: signal.Signals) -> None:
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send a signal to it and to all it started that did not leave its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 

@@ -52,6 +52,8 @@ class Command:
         env: Added to the environment, which has the token.
         program: What stands before the arguments.
         cwd: The current folder; job files find ``tests`` from the checkout's.
+        new_session: It leads a session of its own. Where it does, nobody could continue it, and
+            the system ignores Ctrl-Z.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         program: tuple[str, ...] = PROGRAM,
         cwd: Path = ROOT,
+        new_session: bool = True,
     ) -> None:
         # As the engine's children, but supervised by nobody.
         values = {**environment(TOKEN), **(env or {})}
@@ -72,7 +75,9 @@ class Command:
             text=True,
             env=values,
             cwd=cwd,
-            start_new_session=True,
+            start_new_session=new_session,
+            # A group of its own all the same: one whose parent is not in it can be stopped.
+            process_group=None if new_session else 0,
         )
         self.pid = self.process.pid
         self.out: list[str] = []

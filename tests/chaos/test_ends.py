@@ -28,6 +28,8 @@ COUNTING = JOBS / "counting.py"
 """Goes on until it is told to stop: these tests end it in other ways."""
 ROLES = 4
 """Coordinator, shard, two replicas."""
+GUARD = 1
+"""The process that ends the others if the run cannot."""
 
 
 def start(folder: Path, job: Path = COUNTING, *, shards: int = 1) -> Command:
@@ -94,9 +96,22 @@ def _acked(url: str, name: str) -> int:
 def test_no_child_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
     with start(tmp_path) as run:
         processes = until_training(run)
-        assert len(processes) == ROLES
+        assert len(processes) == ROLES + GUARD
         run.kill()
         gone(processes, "the children of a run that was killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
+def test_nothing_that_a_replica_started_outlives_the_run(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with start(tmp_path, JOBS / "family.py") as run:
+        until(lambda: len(list(tmp_path.glob("grandchild-*"))) == 4, "the replicas' children")
+        pids = [int(path.name.rpartition("-")[2]) for path in tmp_path.glob("grandchild-*")]
+        processes = [*run.descendants(), *map(psutil.Process, pids)]
+        run.signal(number)
+        gone(processes, "the run's processes and what they started")
+        run.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.chaos.jobs.journal import read_notes
 from tests.chaos.processes import PROGRAM, ROOT, ByHand, Command, events, replica_named, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
@@ -77,3 +80,33 @@ def test_a_run_whose_parent_hides_the_ends_of_children_sees_them(tmp_path: Path,
     with run:
         assert run.wait() == 0, run.said
     assert os.listdir(tmp_path / "run" / "logs")
+
+
+def steps(folder: Path) -> list[int]:
+    """How many steps each replica has noted."""
+    return [len(read_notes(path)) for path in sorted(folder.glob("journal-*"))]
+
+
+def test_ctrl_z_stops_the_whole_job_and_fg_continues_it(tmp_path: Path) -> None:
+    run = Command(
+        "run", JOBS / "family.py", "--replicas", "2", "--run-folder", tmp_path / "run",
+        env={"CHAOS_FOLDER": str(tmp_path)}, new_session=False,
+    )  # fmt: skip
+    with run:
+        until(lambda: len(steps(tmp_path)) == 2 and min(steps(tmp_path)) > 2, "steps of both")
+        roles = [p for p in run.descendants() if "guard.py" not in " ".join(p.cmdline())]
+        assert len(roles) == 4 + 4
+        daemons = [p for p in roles if os.getsid(p.pid) == p.pid and p.cmdline()[1] == "-c"]
+        run.signal(signal.SIGTSTP)
+        ours = [p for p in roles if p not in daemons]
+        until(lambda: all(p.status() == psutil.STATUS_STOPPED for p in ours), "the job to stop")
+        until(lambda: psutil.Process(run.pid).status() == psutil.STATUS_STOPPED, "run to stop")
+        before = steps(tmp_path)
+        assert steps(tmp_path) == before
+        run.signal(signal.SIGCONT)
+        until(lambda: min(map(int.__sub__, steps(tmp_path), before)) > 2, "more steps of both")
+        run.signal(signal.SIGINT)
+        assert run.wait() == 130
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert (report["state"], report["reason"]) == ("stopped", "stopped: stopped by the operator")
+    assert [replica["incarnations"] for replica in report["replicas"]] == [1, 1]
