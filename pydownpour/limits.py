@@ -206,6 +206,16 @@ DEAD_S: Final = 3.0
 """Silence that makes a role dead: six heartbeats."""
 SWEEP_S: Final = 0.25
 """How often the coordinator looks for silent roles and ended leases."""
+SHARD_PATIENCE_S: Final = 300.0
+"""How long a shard that gives no sign of life is waited for once it may hold updates: a machine
+that is moved or swaps, a router that restarts. Giving it up loses them and gains nothing."""
+SHARD_REFUSED_S: Final = 10.0
+"""The same while its host refuses connections: a process is gone, or a proxy is restarting."""
+HEARSAY_S: Final = 3600.0
+"""How long replicas' word that a shard answers them counts, when it does not answer the
+coordinator: somebody who lies must not keep a job waiting for ever."""
+MISSED_TOLD_MAX: Final = 16
+"""Silent shards the coordinator asks replicas about in one heartbeat."""
 STALL_S: Final = 1.0
 """A sweep this late means the coordinator itself stood still: nobody is blamed for the gap."""
 MASS_SILENCE_S: Final = 60.0
@@ -307,6 +317,7 @@ assert IN_FLIGHT_SIZE_MAX >= 1024 // 8 * PAYLOAD_SIZE_MAX // 4
 assert STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX < CONNECTIONS_MAX
 assert HTTP_LINE_SIZE_MAX < HTTP_HEADERS_SIZE_MAX
 assert STALL_S > 2 * SWEEP_S
+assert DEAD_S < SHARD_REFUSED_S < SHARD_PATIENCE_S < HEARSAY_S
 assert FINISHED_REFUSED_S < COORDINATOR_REFUSED_S < JOIN_PATIENCE_S
 assert DEAD_S < LEAVE_PATIENCE_S and HEARTBEAT_S * 3 < NOTICE_S
 assert LAYOUT_SIZE_MAX > LAYOUT_ARRAYS_MAX * 600

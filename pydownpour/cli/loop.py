@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydownpour import limits
 from pydownpour.cli.failures import Interrupted
@@ -19,9 +19,10 @@ from pydownpour.engines.base import EXIT_INTERRUPTED
 
 T = TypeVar("T")
 
-_STOPS = tuple(
+STOPS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+"""Signals that ask a command to end."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -42,8 +43,9 @@ def run(
 ) -> T:
     """Run ``work()`` to its end.
 
-    The first Ctrl-C, SIGTERM or SIGHUP cancels it; ``interrupts`` says what further ones mean. One
-    that is ignored when we start (``nohup``) stays ignored.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels it, with ``words`` of it as the message, and work
+    that has something to put in order may return nevertheless; ``interrupts`` says what further
+    ones mean. One that is ignored when we start (``nohup``) stays ignored.
 
     Args:
         work: Makes the coroutine.
@@ -67,8 +69,13 @@ def run(
             return runner.run(main())
         except (asyncio.CancelledError, KeyboardInterrupt):
             if caught:
-                raise Interrupted(f"stopped by {signal.Signals(caught[0]).name}") from None
+                raise Interrupted(words(caught[0])) from None
             raise
+
+
+def words(number: int) -> str:
+    """Why something ended, for people."""
+    return f"stopped by {signal.Signals(number).name}"
 
 
 @contextlib.contextmanager
@@ -92,11 +99,11 @@ def _signals(
         elif meaning == "stop" or meaning == "kill":
             if hard or meaning == "kill":
                 _end_later()
-            task.cancel()
+            task.cancel(words(number))
 
     with contextlib.ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():
-            for number in _STOPS:
+            for number in STOPS:
                 _handle(stack, number, on_stop, number)
             if pause is not None and hasattr(signal, "SIGTSTP"):
                 _handle(stack, signal.SIGTSTP, pause)

@@ -22,7 +22,7 @@ import msgspec
 from pydownpour.cli import loop
 from pydownpour.cli.failures import Failure, Interrupted, in_words, tell_engine
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
-from pydownpour.engines.base import EXIT_FAILED, EXIT_USER, OWNER_VARIABLE
+from pydownpour.engines.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, OWNER_VARIABLE
 from pydownpour.engines.child import Channel, adopt
 from pydownpour.net import process
 from pydownpour.replica import failure
@@ -115,8 +115,11 @@ def coordinator(
     channel = adopt()
     report = _run(channel, serve, remind=_remind)
     _show_report(channel, report)
+    reason = str(report.get("reason"))
     if report.get("state") == "failed":
-        raise Failure(f"the job failed: {report.get('reason')}", EXIT_FAILED)
+        raise Failure(f"the job failed: {reason}", EXIT_FAILED)
+    if reason in map(loop.words, loop.STOPS):
+        raise Failure(reason, EXIT_INTERRUPTED)
 
 
 @click.command()

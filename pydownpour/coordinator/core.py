@@ -7,15 +7,18 @@ States of a job::
 
     waiting --all shards ready, a replica joined--> running --work complete, stopped,
        |                                               |      or all replicas left--> evaluating
-       '-----------stopped----------> evaluating       '--a ready shard died--> failed
+       '-----------stopped----------> evaluating       '--a shard given up--> failed
                                       evaluating --final parameters secured--> done
-                                      evaluating --a shard died before that--> failed
+                                      evaluating --a shard given up before that--> failed
+
+A shard that is only silent changes nothing: see ``silence``. Shards hear of a failure last, when
+what they hold has been read, or cannot be.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from pydownpour import limits
 from pydownpour.coordinator import admission
@@ -43,6 +46,7 @@ from pydownpour.wire.messages import (
     LeaseRequest,
     Leave,
     ShardAssigned,
+    ShardEnded,
     ShardHello,
     ShardStats,
     UnitFailure,
@@ -51,6 +55,9 @@ from pydownpour.wire.proof import Keeper
 
 Event: TypeAlias = dict[str, Any]
 Outcome: TypeAlias = Literal["done", "stopped", "failed"]
+
+SILENT_NAMED_MAX: Final = 3
+"""Silent shards that the reason names; of more it says how many there are."""
 
 
 @final
@@ -92,6 +99,8 @@ class Core:
         """Passes finished and not yet evaluated, oldest first."""
         self.parameters_secured = False
         """The final parameters are read: a shard that dies now loses nothing."""
+        self.missing: list[Event] = []
+        """Of a job that failed: the parameters that could not be kept (see ``salvage``)."""
         self.notes: dict[str, str] = {}
         """What an operator should know, by topic; shown while the job runs."""
         self.outcome: Outcome = "done"
@@ -100,6 +109,7 @@ class Core:
         """The first ``limits.UNITS_ASIDE_TOLD_MAX`` units that were set aside, for the report."""
         self._aside_in_a_row = 0
         self._why = ""
+        self._is_concluded = False
         self._ticked: float | None = None
         self._replica_seen = now
         self.note_event(
@@ -117,7 +127,7 @@ class Core:
             JobFailed, ClosedError: the job is over.
         """
         admission.protocol(message.protocol_min, message.protocol_max, "shard")
-        self._check_open()
+        self.check_open()
         slot, repeated = self.slots.place(message, now, running=self.state == "running")
         if not repeated:
             self.note_event(
@@ -130,12 +140,12 @@ class Core:
 
         Raises:
             RemoteProtocolError: no such shard.
-            ConfigError: it has not said hello.
+            Fenced: it has not said hello, or lost its place since.
             AuthError: it is not the shard that has this place.
         """
         slot = self.slots.get(index)
-        if slot.state not in ("loading", "ready"):
-            raise ConfigError(f"shard {index} has not said hello (POST /v1/shard)")
+        if slot.state != "loading" and not slot.has_parameters:
+            raise Fenced(f"shard {index} has no place: offer it (again) with POST /v1/shard")
         self.keeper.check("shard", index, slot.incarnation, secret)
         slot.seen_at = now
         return slot
@@ -147,14 +157,52 @@ class Core:
         before = self.slots.get(message.id)
         if message.incarnation != before.incarnation:
             raise Fenced(f"another process took the place of shard {message.id}; start it anew")
-        counted = before.stats
+        counted, silence = before.stats, before.silence
         slot, became_ready = self.slots.heard(message.id, message.shard, now)
         self.detector.seen(("shard", message.id), now)
         if became_ready:
             self.note_event(now, "shard ready", index=slot.index, url=slot.url)
+        if silence is not None:
+            silent_s = round(now - silence.since, 3)
+            self.note_event(now, "alive", shard=slot.index, was="silent", seconds=silent_s)
         self._note_refusals(counted, slot.stats, now)
-        slot.told_end = self.state in ("done", "failed")
-        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
+        slot.told_end = self._is_concluded
+        state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
+        return HeartbeatAnswer(state=state, reason=self.reason(now))
+
+    def shard_answered(self, index: int, stats: ShardStats, now: float) -> None:
+        """A shard answered the coordinator's own question."""
+        slot = self.slots.get(index)
+        slot.ended = ""
+        if slot.silence is not None and stats.ready and stats.index == index:
+            slot.silence.answered(now)
+            slot.stats = stats
+
+    def shard_did_not_answer(self, index: int, now: float, *, refused: bool) -> None:
+        """It did not; ``refused``: its host says that nobody listens there."""
+        slot = self.slots.get(index)
+        silence = slot.silence
+        if slot.ended and refused:
+            self.detector.forget(("shard", index))
+            self._shard_lost(index, slot.ended, now)
+        elif silence is not None and refused:
+            silence.refused(now)
+        elif silence is not None:
+            silence.unreachable()
+
+    def shard_ended(self, message: ShardEnded) -> bool:
+        """Whoever started a shard's process says that it has ended; False if it is another's.
+
+        Words are no proof: once its host refuses a connection, too, it is dead without a wait.
+
+        Raises:
+            RemoteProtocolError: no such shard.
+        """
+        slot = self.slots.get(message.index)
+        if slot.pid != message.pid or not (slot.state == "loading" or slot.has_parameters):
+            return False
+        slot.ended = message.reason or "its process has ended"
+        return True
 
     def _note_refusals(self, before: ShardStats, after: ShardStats, now: float) -> None:
         known = {one.replica: one.records for one in before.refused_by}
@@ -178,7 +226,7 @@ class Core:
             JobFailed, ClosedError: the job is over.
         """
         protocol = admission.protocol(message.protocol_min, message.protocol_max, "replica")
-        self._check_open()
+        self.check_open()
         admission.check_layout(self.job, message)
         admission.check_dtype(self.job, message)
         if not self.slots.complete:
@@ -232,8 +280,16 @@ class Core:
                     now - self.started, self.samples_done, message.replica.loss, more
                 )
         member.rss_peak_bytes = max(member.rss_peak_bytes, message.rss_peak_bytes)
-        member.told_end = self.state in ("done", "failed")
-        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
+        member.told_end = self.state_told in ("done", "failed")
+        missed = self.slots.silent
+        for slot, silence in missed:
+            if slot.index in message.answering:
+                silence.heard_of(f"replica {member.id}", now)
+        return HeartbeatAnswer(
+            state=self.state_told,
+            reason=self.reason(now),
+            missed=[slot.index for slot, _ in missed[: limits.MISSED_TOLD_MAX]],
+        )
 
     def _hear(self, replica: int, incarnation: int, secret: str, now: float) -> Member:
         """A sign of life of a replica, by whatever message, once it has shown that it is one."""
@@ -277,7 +333,7 @@ class Core:
             self.note_event(
                 now, "leave", replica=member.id, reason=message.reason, **_returned(released)
             )
-        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
+        return HeartbeatAnswer(state=self.state_told, reason=self.reason(now))
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -291,7 +347,9 @@ class Core:
         self._hear(message.replica, message.incarnation, message.secret, now)
         ledger = self._ledger()
         if self.is_over:
-            return LeaseAnswer(done=True, failed=self.state == "failed", reason=clip(self._why))
+            return LeaseAnswer(
+                done=True, failed=self.state_told == "failed", reason=clip(self._why)
+            )
         wait_s = max(limits.LEASE_RETRY_S, len(self.members.present) / limits.LEASE_ASKS_PER_S_MAX)
         gate = self.job.policy.may_lease(message.replica, self.members.present, ledger.samples_done)
         if gate:
@@ -431,6 +489,9 @@ class Core:
                 self._replica_changed(change, now)
             else:
                 self._shard_changed(change, now)
+        for slot, silence in self.slots.silent:
+            if why := silence.spent(now):
+                self._shard_lost(slot.index, why, now)
         for slot in self.slots.overdue(now):
             self._shard_lost(slot.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
         if self.ledger is not None:
@@ -453,6 +514,8 @@ class Core:
         if gap <= limits.STALL_S:
             return
         self.detector.forgive(gap, now)
+        for _, silence in self.slots.silent:
+            silence.forgive(gap)
         if self.ledger is not None:
             self.ledger.extend(gap, now)
         self.note_event(now, "stall", seconds=round(gap, 3))
@@ -470,10 +533,14 @@ class Core:
         )
 
     def _shard_changed(self, change: Change, now: float) -> None:
-        if change.state == "dead":
-            self._shard_lost(change.who[1], change.reason, now)
+        index = change.who[1]
+        if change.state != "dead":
+            self.note_event(now, change.state, shard=index, reason=change.reason)
+        elif self.state == "waiting":
+            self._shard_lost(index, change.reason, now)
         else:
-            self.note_event(now, change.state, shard=change.who[1], reason=change.reason)
+            self.slots.missed(index)
+            self.note_event(now, "silent", shard=index, reason=change.reason)
 
     def _shard_lost(self, index: int, reason: str, now: float) -> None:
         self.note_event(now, "dead", shard=index, reason=reason)
@@ -505,6 +572,11 @@ class Core:
         """No more work is given out."""
         return self.state in ("evaluating", "done", "failed")
 
+    @property
+    def state_told(self) -> JobState:
+        """To replicas: a job that will be failed is, though parameters are still to be written."""
+        return "failed" if self.is_over and self.outcome == "failed" else self.state
+
     def finish(self, reason: str, now: float, *, outcome: Outcome = "done") -> None:
         """No more work: what remains is to read the parameters and evaluate them.
 
@@ -530,6 +602,7 @@ class Core:
         """The final parameters are evaluated and stored."""
         if self.state == "evaluating":
             self.state = "failed" if self.outcome == "failed" else "done"
+        self._is_concluded = True
         self.note_event(now, "end", state=self.state, reason=self._why)
 
     def everyone_knows(self) -> bool:
@@ -558,7 +631,13 @@ class Core:
             words = [f"waiting for a replica to join{expected}"]
         else:
             words = [self._quiet(now)]
-        return clip("; ".join(filter(None, [*words, *self.notes.values()])))
+        silent = [
+            f"{slot.describe()} is {silence.describe(now)}"
+            for slot, silence in self.slots.silent[:SILENT_NAMED_MAX]
+        ]
+        if len(self.slots.silent) > SILENT_NAMED_MAX:
+            silent.append(f"{len(self.slots.silent) - SILENT_NAMED_MAX} more shards are silent")
+        return clip("; ".join(filter(None, [*words, *silent, *self.notes.values()])))
 
     def _quiet(self, now: float) -> str:
         if self.members.present and now - self._replica_seen < limits.QUIET_S:
@@ -573,8 +652,13 @@ class Core:
             "to join"
         )
 
-    def _check_open(self) -> None:
-        error: type[DownpourError] = JobFailed if self.state == "failed" else ClosedError
+    def check_open(self) -> None:
+        """Raise if the job is over.
+
+        Raises:
+            JobFailed, ClosedError: why it is.
+        """
+        error: type[DownpourError] = JobFailed if self.state_told == "failed" else ClosedError
         if self.is_over:
             raise error(f"job {self.job.name} is over: {self._why}")
 

@@ -78,11 +78,13 @@ class Recorder:
                 return
             await self._call(lambda: folder.append_events(events, sync=sync))
 
-    async def write_parameters(self, flat: Flat, metadata: Mapping[str, str]) -> None:
-        """Write the final parameters."""
+    async def write_parameters(
+        self, flat: Flat, metadata: Mapping[str, str], *, whole: bool = True
+    ) -> None:
+        """Write the final parameters; those with holes (NaN) under a name of their own."""
         folder, layout = self._folder, self._core.job.layout
         if folder is not None:
-            await self._call(lambda: folder.write_parameters(layout, flat, metadata))
+            await self._call(lambda: folder.write_parameters(layout, flat, metadata, whole=whole))
 
     async def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report."""

@@ -69,6 +69,7 @@ def build_report(
         "optimizer": core.job.optimizer.describe(),
         "policy": core.job.policy.to_wire(),
         "parameters": core.job.layout.len,
+        "parameters_missing": core.missing,
         "losses": progress.curve.points,
         "losses_not_finite": sum(member.stats.losses_not_finite for member in members),
         "audit": ledger.audit() if ledger is not None else [],

@@ -7,6 +7,9 @@ The end, step by step, so that the report's counts agree with each other:
       -> the final parameters are read, written, evaluated
       -> shards are asked for their last counts; the report is made and written
       -> heartbeats are answered "done" until every role has heard it
+
+Parameters that cannot be read are waited for, until their shard is given up or the operator gives
+up. A job that failed keeps what it can: the parameters of those shards that still answer.
 """
 
 from __future__ import annotations
@@ -21,14 +24,15 @@ import msgspec
 
 from pydownpour import _core, limits
 from pydownpour.coordinator import view
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.core import Core, Outcome
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.evaluation import Evaluator
 from pydownpour.coordinator.initial import InitialParameters
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.report import build_report
+from pydownpour.coordinator.salvage import missing_part, salvage_words
 from pydownpour.coordinator.shards import NetShardReader, ShardReader
-from pydownpour.errors import ConfigError, DownpourError
+from pydownpour.errors import ConfigError, ConnectFailed, DownpourError, NotReady
 from pydownpour.fields import number
 from pydownpour.layout import Flat
 from pydownpour.net import process
@@ -47,6 +51,7 @@ from pydownpour.wire.messages import (
     LeaseRequest,
     Leave,
     Message,
+    ShardEnded,
     ShardHello,
     Status,
     Stop,
@@ -99,7 +104,8 @@ async def serve_coordinator(
         ConfigError: the address, the run folder, more shards than stripes, initial parameters
             that are not finite.
 
-    Lifecycle: cancelling it ends the job as failed ("interrupted"); what is known is written.
+    Lifecycle: cancelling it is an ordinary stop; it returns when parameters and report are written
+    and everybody knows. Cancelled again it ends the job as failed, and keeps the report alone.
     """
     loop = asyncio.get_running_loop()
     core = Core(
@@ -160,7 +166,8 @@ class CoordinatorService:
         self._news = asyncio.Event()
         self._turn = Turn()
         self._waits_since: float | None = None
-        self._stopped = False
+        self._stopped_at: float | None = None
+        """When an operator asked to end the job."""
 
     def routes(self) -> list[Route]:
         """Everything a coordinator answers."""
@@ -170,7 +177,8 @@ class CoordinatorService:
             Route("GET", "/v1/initial", self._initial_slice),
             Route("GET", "/v1/layout", self._layout),
             Route("GET", "/v1/status", self._status),
-            Route("POST", "/v1/shard", self._handler(ShardHello, core.hello)),
+            Route("POST", "/v1/shard", self._hello),
+            Route("POST", "/v1/shard/ended", self._shard_ended),
             Route("POST", "/v1/join", self._handler(Join, core.join)),
             Route("POST", "/v1/heartbeat", self._handler(Heartbeat, core.heartbeat)),
             Route("POST", "/v1/lease", self._handler(LeaseRequest, self._lease)),
@@ -203,6 +211,29 @@ class CoordinatorService:
                 self._evaluator.request()
         self._news.set()
 
+    async def _hello(self, call: Call) -> Message:
+        """Ask a shard something at its own URL first: at the job's end all depends on that road."""
+        message = messages.decode(ShardHello, call.body)
+        self.core.check_open()
+        try:
+            await self._reader.check(message.url)
+        except DownpourError as error:
+            words = f"the coordinator must be able to read from a shard, and at {message.url}: "
+            if error.retryable:
+                raise NotReady(f"{words}{error}") from error
+            raise ConfigError(f"{words}{error}") from error
+        try:
+            return self.core.hello(message, _now())
+        finally:
+            self._after()
+
+    async def _shard_ended(self, call: Call) -> Message:
+        message = messages.decode(ShardEnded, call.body)
+        if self.core.shard_ended(message):
+            await self._ask_one(message.index)
+        self._after()
+        return HeartbeatAnswer(state=self.core.state, reason=self.core.reason(_now()))
+
     def _lease(self, message: LeaseRequest, now: float) -> LeaseAnswer:
         answer = self.core.lease(message, now)
         if not answer.wait_s:
@@ -219,13 +250,17 @@ class CoordinatorService:
             self._after()
 
     def _stop(self, message: Stop, now: float) -> HeartbeatAnswer:
-        self._stopped = True
         if message.failed:
-            self.core.finish(message.reason or "nobody can go on with it", now, outcome="failed")
+            self._end_early(message.reason or "nobody can go on with it", now, outcome="failed")
         else:
-            reason = f"stopped: {message.reason}" if message.reason else "stopped"
-            self.core.finish(reason, now, outcome="stopped")
+            self._end_early(f"stopped: {message.reason}" if message.reason else "stopped", now)
         return HeartbeatAnswer(state=self.core.state, reason=self.core.reason(now))
+
+    def _end_early(self, reason: str, now: float, *, outcome: Outcome = "stopped") -> None:
+        """Somebody wants the end: an operator, or an engine that cannot go on."""
+        self._stopped_at = self._stopped_at if self._stopped_at is not None else now
+        self.core.finish(reason, now, outcome=outcome)
+        self._news.set()
 
     async def _healthz(self, call: Call) -> str:
         return "ok"
@@ -266,23 +301,59 @@ class CoordinatorService:
                 ("sweep", self._sweep()),
                 ("evaluations", self._evaluator.run()),
                 ("events", self._recorder.run()),
+                ("questions", self._ask_silent()),
             )
         ]
         for helper in helpers:
             helper.add_done_callback(self._helper_ended)
         try:
-            await self._until(lambda: self.core.is_over, None)
-            await self._end()
-            await self._until(self.core.everyone_knows, limits.NOTICE_S)
-        except asyncio.CancelledError:
-            await self._interrupted()
-            raise
+            await self._to_the_end(asyncio.create_task(self._life(), name="life"))
         finally:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
         assert self.report is not None
         return self.report
+
+    async def _life(self) -> None:
+        await self._until(lambda: self.core.is_over, None)
+        await self._end()
+        await self._until(self.core.everyone_knows, limits.NOTICE_S)
+
+    async def _to_the_end(self, life: asyncio.Task[None]) -> None:
+        """Wait for it; cancelled once, end the job in order, and cancelled again, at once."""
+        try:
+            try:
+                await asyncio.shield(life)
+            except asyncio.CancelledError as cancel:
+                task = asyncio.current_task()
+                if life.cancelled() or task is None:
+                    raise
+                task.uncancel()
+                self._end_early(str(cancel) or "interrupted", _now())
+                await asyncio.shield(life)
+        except asyncio.CancelledError:
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            await self._interrupted()
+            raise
+
+    async def _ask_silent(self) -> None:
+        """Ask shards that are not heard: one whose way to us alone is cut can be asked."""
+        while True:
+            await asyncio.sleep(limits.HEARTBEAT_S)
+            silent = [slot.index for slot, _ in self.core.slots.silent]
+            await asyncio.gather(*map(self._ask_one, silent))
+
+    async def _ask_one(self, index: int) -> None:
+        core = self.core
+        try:
+            stats = await self._reader.stats(core.slots.entries[index])
+        except DownpourError as error:
+            refused = isinstance(error, ConnectFailed) and error.refused
+            core.shard_did_not_answer(index, _now(), refused=refused)
+        else:
+            core.shard_answered(index, stats, _now())
 
     async def _sweep(self) -> None:
         while True:
@@ -322,9 +393,13 @@ class CoordinatorService:
         core = self.core
         self._evaluator.drop()
         if core.state == "evaluating":
-            patience = limits.STOP_PATIENCE_S if self._stopped else limits.LEAVE_PATIENCE_S
+            patience = limits.LEAVE_PATIENCE_S
+            if self._stopped_at is not None:
+                patience = limits.STOP_PATIENCE_S
             await self._until(lambda: self._all_left() or core.state == "failed", patience)
             await self._secure()
+        if core.state == "failed":
+            await self._salvage()
         await self._last_counts()
         self.report = None
         report = self._build()
@@ -349,30 +424,83 @@ class CoordinatorService:
             return
         core.parameters_secured = True
         await self._last_counts()
-        lsn = ",".join(str(slot.stats.lsn) for slot in core.slots)
-        metadata = {
+        await self._recorder.write_parameters(flat, self._metadata())
+        await self._evaluator.evaluate(flat)
+
+    def _metadata(self) -> dict[str, str]:
+        core = self.core
+        return {
             "job": core.job.name,
-            "lsn": lsn,
+            "lsn": ",".join(str(slot.stats.lsn) for slot in core.slots),
             "samples": str(core.samples_done),
             "pydownpour": _core.__version__,
         }
-        await self._recorder.write_parameters(flat, metadata)
-        await self._evaluator.evaluate(flat)
 
     async def _read_final(self) -> Flat | None:
-        """The parameters, or None when the job failed while we tried."""
-        core = self.core
-        give_up_at = _now() + limits.REQUEST_TIMEOUT_S
-        while core.state != "failed":
+        """The parameters, or None when the job failed while we tried.
+
+        They are worth more than time: what cannot be read is waited for. An operator who stops the
+        job waits ``limits.REQUEST_TIMEOUT_S`` in all, and may stop a wait that is longer already.
+        """
+        core, began = self.core, _now()
+        why = "no answer yet"
+
+        def given_up() -> bool:
+            stopped_at = self._stopped_at
+            return core.state == "failed" or (
+                stopped_at is not None
+                and _now() >= max(stopped_at, began + limits.REQUEST_TIMEOUT_S)
+            )
+
+        while not given_up():
             try:
-                return await self._read()
+                flat = await self._read_unless(given_up)
             except DownpourError as error:
-                if not error.retryable or _now() > give_up_at:
-                    core.fail(f"could not read the final parameters: {error}", _now())
-                    return None
+                why = str(error)
+                core.notes["unread"] = (
+                    f"waiting for parameters that cannot be read ({why}); Ctrl-C gives them up"
+                )
+            else:
+                core.notes.pop("unread", None)
+                if flat is not None:
+                    return flat
             # A shard that died is noticed by the sweep meanwhile, and named.
-            await self._until(lambda: core.state == "failed", limits.HEARTBEAT_S)
+            await self._until(given_up, limits.HEARTBEAT_S)
+        core.notes.pop("unread", None)
+        core.fail(f"could not read the final parameters: {why}", _now())
         return None
+
+    async def _read_unless(self, given_up: Callable[[], bool]) -> Flat | None:
+        """The parameters, or None when there was no more sense in reading them."""
+        reading = asyncio.create_task(self._read())
+        reading.add_done_callback(lambda _: self._news.set())
+        try:
+            await self._until(lambda: reading.done() or given_up(), None)
+            return await reading if reading.done() else None
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _salvage(self) -> None:
+        """The job failed: keep the parameters that can still be read, and say which cannot."""
+        core = self.core
+        if core.parameters_secured or core.progress.running_since is None:
+            return
+        entries = core.slots.entries
+        flat, failures = await self._reader.what_answers(
+            [entries[slot.index] for slot in core.slots if slot.has_parameters],
+            core.job.layout,
+            core.partition,
+        )
+        core.missing = [
+            missing_part(core.job.layout, slot, failures.get(slot.index))
+            for slot in core.slots
+            if slot.index in failures or not slot.has_parameters
+        ]
+        if len(core.missing) == len(core.slots):
+            return
+        core.notes["salvage"] = salvage_words(core.missing)
+        await self._recorder.write_parameters(flat, self._metadata(), whole=not core.missing)
 
     async def _read(self) -> Flat:
         core = self.core
@@ -380,7 +508,7 @@ class CoordinatorService:
 
     async def _last_counts(self) -> None:
         """Ask each shard for its counts; its last heartbeat serves where it does not answer."""
-        slots = [slot for slot in self.core.slots if slot.state == "ready"]
+        slots = [slot for slot in self.core.slots if slot.has_parameters]
         entries = self.core.slots.entries
         answers = await asyncio.gather(
             *(self._reader.stats(entries[slot.index]) for slot in slots), return_exceptions=True
@@ -401,7 +529,7 @@ class CoordinatorService:
         )
 
     async def _interrupted(self) -> None:
-        """Cancelled before the end: keep what is known, within the time Ctrl-C leaves."""
+        """Cancelled a second time: keep what is known, within the time that leaves."""
         if self.report is not None:
             return
         self.core.fail("interrupted", _now())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Sequence
 from typing import final
 
 from pydownpour import limits
 from pydownpour.coordinator.admission import EPOCH
+from pydownpour.errors import DownpourError, NotReady
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
-from pydownpour.replica.reader import read_parameters
+from pydownpour.replica.reader import read_parameters, read_what_answers
 from pydownpour.wire.messages import ShardStats
 from pydownpour.wire.proof import READER, Keeper
 
@@ -27,6 +29,20 @@ class ShardReader(abc.ABC):
 
         Raises:
             TransportError: a shard cannot be reached.
+        """
+
+    @abc.abstractmethod
+    async def what_answers(
+        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+    ) -> tuple[Flat, dict[int, DownpourError]]:
+        """The same of those shards that can be read; NaN, and why not, for the others."""
+
+    @abc.abstractmethod
+    async def check(self, url: str) -> None:
+        """Ask a shard that offers itself something, where it says that others shall ask it.
+
+        Raises:
+            DownpourError: why it cannot be asked: a certificate, a token, nobody there.
         """
 
     @abc.abstractmethod
@@ -62,6 +78,25 @@ class NetShardReader(ShardReader):
         except ExceptionGroup as group:
             # All shards are read at once; the first that failed says why.
             raise _first(group) from group
+
+    async def what_answers(
+        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+    ) -> tuple[Flat, dict[int, DownpourError]]:
+        """GET /v1/fetch from every shard, whatever becomes of the others."""
+        return await read_what_answers(
+            shards,
+            layout,
+            access=self._access,
+            fragment_len=partition.fragment_len,
+            epoch=EPOCH,
+            secret=self._secret,
+        )
+
+    async def check(self, url: str) -> None:
+        """GET /v1/stats: a shard without a place answers that it has nothing to count yet."""
+        with contextlib.suppress(NotReady):
+            async with Client(url, access=self._access) as client:
+                await client.get("/v1/stats", ShardStats, timeout_s=limits.STATS_TIMEOUT_S)
 
     async def stats(self, shard: ShardEntry) -> ShardStats:
         """GET /v1/stats."""

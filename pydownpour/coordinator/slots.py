@@ -2,12 +2,13 @@
 
 States of a slot::
 
-    missing --hello--> loading --heartbeat, ready--> ready --silent, job runs--> dead
-       ^                  |                            |
-       '--not in time-----'-------silent, job waits----'
+    missing --hello--> loading --heartbeat, ready--> ready <--not heard, job runs--> silent
+       ^                  |                            |                               |
+       '--not in time-----'----not heard, job waits----'                given up: dead <'
 
 A shard that dies before the job runs is replaced by the next that says hello. Afterwards it may
-hold updates nobody else has, so until shards are durable its death ends the job.
+hold updates nobody else has: it is waited for while there is hope (``silence`` decides), and until
+shards are durable its death ends the job.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias, final
 
 from pydownpour import limits
+from pydownpour.coordinator.silence import Silence
 from pydownpour.errors import ConfigError, Fenced, NotReady, RemoteProtocolError
 from pydownpour.layout import Partition, ShardEntry
 from pydownpour.wire.messages import ShardHello, ShardStats
 
-State: TypeAlias = Literal["missing", "loading", "ready", "dead"]
+State: TypeAlias = Literal["missing", "loading", "ready", "silent", "dead"]
 
 NO_STATS: Final = ShardStats()
 
@@ -46,6 +48,15 @@ class Slot:
     stats: ShardStats = NO_STATS
     told_end: bool = False
     """It has heard that the job is over."""
+    silence: Silence | None = None
+    """While it is silent."""
+    ended: str = ""
+    """How its process has ended, as somebody says."""
+
+    @property
+    def has_parameters(self) -> bool:
+        """It has its part of the parameters, as far as is known."""
+        return self.state in ("ready", "silent")
 
     def describe(self) -> str:
         """``shard 1 (host-a, pid 12, http://...)``."""
@@ -66,6 +77,7 @@ class Slots:
                 zip(partition.starts, partition.lens, strict=True)
             )
         ]
+        self._silent: dict[int, Slot] = {}
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(self._slots)
@@ -82,7 +94,8 @@ class Slots:
                 out to be dead.
         """
         for slot in self._slots:
-            if hello.nonce and slot.nonce == hello.nonce and slot.state in ("loading", "ready"):
+            is_there = slot.state == "loading" or slot.has_parameters
+            if hello.nonce and slot.nonce == hello.nonce and is_there:
                 slot.seen_at = now
                 return slot, True
         if hello.index is not None and not 0 <= hello.index < len(self._slots):
@@ -99,25 +112,29 @@ class Slots:
         free.incarnation += 1
         free.url, free.host, free.pid = hello.url, hello.host, hello.pid
         free.nonce, free.version = hello.nonce, hello.version
-        free.seen_at = now
+        free.seen_at, free.ended = now, ""
         free.stats = ShardStats(index=free.index)
         return free, False
 
     def _refuse(self, wanted: list[Slot], now: float, *, running: bool) -> None:
-        if len(wanted) == 1:
-            slot = wanted[0]
-            if not running:
-                raise NotReady(
-                    f"{slot.describe()} has that place and was heard {now - slot.seen_at:.1f} s "
-                    "ago; it becomes free if that shard is dead"
-                )
-            raise ConfigError(
-                f"{slot.describe()} has that place; start this job's coordinator with more shards"
-            )
-        raise ConfigError(
-            f"this job's {len(self._slots)} shards are all there; start its coordinator with "
-            "more shards"
+        quiet = min(wanted, key=lambda slot: slot.seen_at)
+        taken = (
+            f"{quiet.describe()} has that place"
+            if len(wanted) == 1
+            else f"this job's {len(wanted)} shards are all there"
         )
+        if not running:
+            who = "it" if len(wanted) == 1 else quiet.describe()
+            raise NotReady(
+                f"{taken}; {who} was last heard {now - quiet.seen_at:.1f} s ago, and its place "
+                "becomes free if it is dead"
+            )
+        if quiet.silence is not None:
+            raise ConfigError(
+                f"{taken}; {quiet.describe()} is {quiet.silence.describe(now)}: nobody can take "
+                "its place"
+            )
+        raise ConfigError(f"{taken}; start its coordinator with more shards")
 
     def heard(self, index: int, stats: ShardStats | None, now: float) -> tuple[Slot, bool]:
         """A heartbeat. Returns the slot and whether the shard has just become ready.
@@ -127,9 +144,12 @@ class Slots:
             Fenced: the place is no longer its own.
         """
         slot = self.get(index)
-        if slot.state not in ("loading", "ready"):
+        if slot.state != "loading" and not slot.has_parameters:
             raise Fenced(f"shard {index} was called dead and lost its place; start it anew")
         slot.seen_at = now
+        if slot.silence is not None:
+            slot.state, slot.silence = "ready", None
+            del self._silent[index]
         if stats is not None:
             slot.stats = stats
         if slot.state == "loading" and stats is not None and stats.ready:
@@ -158,13 +178,28 @@ class Slots:
     def lost(self, index: int, *, holds_updates: bool) -> Slot:
         """A shard is dead. Its place is free again only while nobody can have pushed to it."""
         slot = self._slots[index]
-        slot.state = "dead" if holds_updates else "missing"
+        slot.state, slot.silence = "dead" if holds_updates else "missing", None
+        self._silent.pop(index, None)
+        return slot
+
+    def missed(self, index: int) -> Slot:
+        """A shard that holds updates is not heard: from now on it is waited for."""
+        slot = self._slots[index]
+        if slot.state == "ready":
+            slot.state, slot.silence = "silent", Silence(since=slot.seen_at, sign_at=slot.seen_at)
+            self._silent[index] = slot
         return slot
 
     @property
+    def silent(self) -> list[tuple[Slot, Silence]]:
+        """Those that are waited for."""
+        silent = self._silent.values()
+        return [(slot, slot.silence) for slot in silent if slot.silence is not None]
+
+    @property
     def complete(self) -> bool:
-        """Every shard is ready."""
-        return all(slot.state == "ready" for slot in self._slots)
+        """Every shard has its parameters: one that is silent may be heard by others."""
+        return all(slot.has_parameters for slot in self._slots)
 
     @property
     def entries(self) -> list[ShardEntry]:

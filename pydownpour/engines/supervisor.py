@@ -215,7 +215,22 @@ class Supervisor:
         end = await process.wait()
         if end.code != EXIT_OK:
             await self._coordinator_first()
-            raise self._death(process, end)
+            error = self._death(process, end)
+            await self._tell_ended(process, end, url)
+            raise error
+
+    async def _tell_ended(self, process: Process, end: Exit, url: str) -> None:
+        """The coordinator would wait for a shard that is only silent: this one is gone."""
+        from pydownpour.net.client import Client
+
+        news = messages.ShardEnded(
+            index=process.role.index, pid=process.pid, reason=clip(end.describe())
+        )
+        with contextlib.suppress(DownpourError):
+            async with Client(url, access=self._access) as client:
+                await client.post(
+                    "/v1/shard/ended", news, messages.HeartbeatAnswer, timeout_s=STOP_ASK_S
+                )
 
     async def _coordinator_first(self) -> None:
         """Let a dead coordinator be named rather than a process that it pulled down."""

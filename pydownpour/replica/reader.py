@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pydownpour import _core, limits
-from pydownpour.errors import PeerLost, TransportError
+from pydownpour.errors import DownpourError, PeerLost, TransportError
 from pydownpour.layout import Flat, Layout, raw
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
@@ -39,7 +39,51 @@ async def read_parameters(
         Fenced: the shard map is of another epoch.
     """
     flat = layout.zeros()
-    headers = {
+    read = _reading(flat, access, fragment_len, _headers(layout, secret, epoch))
+    tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return flat
+
+
+async def read_what_answers(
+    shards: Sequence[ShardEntry],
+    layout: Layout,
+    *,
+    access: Access,
+    fragment_len: int,
+    secret: str,
+    epoch: int = 1,
+) -> tuple[Flat, dict[int, DownpourError]]:
+    """As :func:`read_parameters`, of those shards that can be read.
+
+    Shapes:
+        returns: (layout.len,) float32, NaN where nothing could be read; and by the index of a
+            shard why it could not.
+    """
+    flat = layout.zeros()
+    flat.fill(np.nan)
+    read = _reading(flat, access, fragment_len, _headers(layout, secret, epoch))
+    failures: dict[int, DownpourError] = {}
+
+    async def attempt(entry: ShardEntry) -> None:
+        try:
+            await read(entry)
+        except DownpourError as error:
+            failures[entry.index] = error
+            flat[entry.start : entry.start + entry.len] = np.nan
+
+    await asyncio.gather(*map(attempt, shards))
+    return flat, failures
+
+
+def _headers(layout: Layout, secret: str, epoch: int) -> dict[str, str]:
+    return {
         messages.HEADER_REPLICA: str(READER),
         messages.HEADER_INCARNATION: str(READER),
         messages.HEADER_SECRET: secret,
@@ -47,12 +91,18 @@ async def read_parameters(
         messages.HEADER_FINGERPRINT: layout.fingerprint,
     }
 
+
+def _reading(
+    flat: Flat, access: Access, fragment_len: int, headers: dict[str, str]
+) -> Callable[[ShardEntry], Coroutine[Any, Any, None]]:
+    """Reads one shard into its place."""
+
     async def read(entry: ShardEntry) -> None:
         values = flat[entry.start : entry.start + entry.len]
         first = 0
         async with Client(entry.url, access=access) as client:
             while True:
-                inlet = make_inlet(values, np.zeros(-(-entry.len // fragment_len), np.uint64))
+                inlet = _inlet(values, fragment_len)
                 try:
                     await receive(client, values, headers, inlet=inlet, since=0, first=first)
                     return
@@ -64,22 +114,15 @@ async def read_parameters(
                 first = behind
                 await asyncio.sleep(limits.BACKOFF_MIN_S)
 
-    def make_inlet(values: Flat, versions: NDArray[np.uint64]) -> _core.ReplicaInlet:
-        inlet = _core.ReplicaInlet(
-            len=len(values), fragment_len=fragment_len, control_size_max=limits.CONTROL_SIZE_MAX
-        )
-        inlet.set_target(values, versions)
-        return inlet
+    return read
 
-    tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
-    try:
-        for task in tasks:
-            await task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return flat
+
+def _inlet(values: Flat, fragment_len: int) -> _core.ReplicaInlet:
+    inlet = _core.ReplicaInlet(
+        len=len(values), fragment_len=fragment_len, control_size_max=limits.CONTROL_SIZE_MAX
+    )
+    inlet.set_target(values, np.zeros(-(-len(values) // fragment_len), np.uint64))
+    return inlet
 
 
 async def receive(

@@ -118,6 +118,8 @@ class Session:
         """Pushes that were not applied since the last one that was."""
         self.last_refusal = ""
         self.staleness = Histogram()
+        self._received: dict[int, int] = {}
+        """Bytes received by then from the shards that the coordinator asked about."""
         self._fetching: list[asyncio.Future[None]] | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}
@@ -292,6 +294,7 @@ class Session:
             incarnation=self.joined.incarnation,
             secret=self.joined.secret,
             epoch=self.joined.epoch,
+            answering=self._answering(),
             replica=self.statistics() if with_counts else None,
             rss_peak_bytes=process.rss_peak_bytes(),
         )
@@ -299,6 +302,21 @@ class Session:
     def _heard(self, answer: HeartbeatAnswer) -> None:
         if not answer.fenced:
             self.job_state, self.job_reason = answer.state, answer.reason
+        received = self._received
+        self._received = {
+            link.entry.index: received.get(link.entry.index, link.traffic()[1])
+            for link in self.links
+            if link.entry.index in answer.missed
+        }
+
+    def _answering(self) -> list[int]:
+        """Of the shards that the coordinator does not hear, those that sent us something since."""
+        if not self._received:
+            return []
+        now = {link.entry.index: link.traffic()[1] for link in self.links}
+        answering = [index for index, count in self._received.items() if now[index] > count]
+        self._received = {index: now[index] for index in self._received}
+        return answering
 
     # -- its end -----------------------------------------------------------------------------------
 

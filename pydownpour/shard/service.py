@@ -121,7 +121,11 @@ async def run_shard(
         over = False
         while not over:
             assigned = await _register(client, advertise or server.url, index, rng)
-            await service.load(client, assigned)
+            try:
+                await service.load(client, assigned)
+            except Fenced as error:
+                log.warning("%s", error)  # called dead meanwhile: there is nothing to lose yet
+                continue
             over = await service.heartbeats(client)
 
 

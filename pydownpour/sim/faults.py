@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pydownpour import limits
+from pydownpour.sim.actor import Life
 
 if TYPE_CHECKING:
     from pydownpour.sim.hosts import Host
@@ -45,12 +46,11 @@ async def power(storm: Storm, host: Host, seconds: float) -> None:
 async def pause(storm: Storm, host: Host, seconds: float) -> None:
     """SIGSTOP and SIGCONT."""
     actor = storm.actor(host)
-    allowed = storm.allowed([host], seconds)
-    if actor is None or allowed is None:
+    if actor is None or actor.life is not Life.RUNNING:
         return
     storm.struck("pause", host)
     storm.world.processes.pause(actor)
-    await asyncio.sleep(allowed)
+    await asyncio.sleep(seconds)
     storm.world.processes.resume(actor)
 
 
@@ -69,9 +69,6 @@ async def zombie(storm: Storm, host: Host, seconds: float) -> None:
 
 async def slow(storm: Storm, host: Host, seconds: float) -> None:
     """It computes much slower, over a link that carries little."""
-    allowed = storm.allowed([host], seconds)
-    if allowed is None:
-        return
     storm.struck("slow", host)
     host.slow = storm.rng.uniform(2.0, 10.0)
     host.link = dataclasses.replace(
@@ -80,7 +77,7 @@ async def slow(storm: Storm, host: Host, seconds: float) -> None:
         down_bytes_per_s=0.0,
         latency_s=host.link.latency_s * storm.rng.uniform(1, 40),
     )
-    await asyncio.sleep(allowed)
+    await asyncio.sleep(seconds)
     storm.restore(host)
 
 
@@ -103,10 +100,6 @@ async def _cut(storm: Storm, host: Host, seconds: float, *, ways: int) -> None:
     if role(host.name) != "replicas":  # the spine talks to replicas, too
         others += storm.targets("replicas")
     some = [other for other in others if storm.rng.random() < 0.5] or [storm.rng.choice(others)]
-    between_spine = [o for o in some if "replicas" not in (role(o.name), role(host.name))]
-    allowed = storm.allowed([host, *between_spine] if between_spine else [], seconds)
-    if allowed is None:
-        return
     storm.struck("partition" if ways == 2 else "oneway", host)
     paths = []
     for other in some:
@@ -114,16 +107,25 @@ async def _cut(storm: Storm, host: Host, seconds: float, *, ways: int) -> None:
         paths += both if ways == 2 else [storm.rng.choice(both)]
     for path in paths:
         storm.world.network.cut_path(*path)
-    await asyncio.sleep(allowed)
+    await asyncio.sleep(seconds)
     for path in paths:
         storm.world.network.heal_path(*path)
+
+
+async def estrange(storm: Storm, host: Host, seconds: float) -> None:
+    """The coordinator hears nothing of it any more; everybody else does."""
+    path = (host.name, "coordinator")
+    storm.struck("estrange", host)
+    storm.world.network.cut_path(*path)
+    await asyncio.sleep(seconds)
+    storm.world.network.heal_path(*path)
 
 
 async def reset(storm: Storm, host: Host, seconds: float) -> None:
     """Connections of the host break: one of them, or all."""
     actor = storm.actor(host)
     mine = list(actor.transports) if actor is not None else []
-    if not mine or storm.allowed([host], 0.0) is None:
+    if not mine:
         return
     storm.struck("reset", host)
     for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:
@@ -134,8 +136,7 @@ async def forget(storm: Storm, host: Host, seconds: float) -> None:
     """A router forgets connections of the host, one or all: nothing passes, and nobody is told."""
     actor = storm.actor(host)
     mine = list(actor.transports) if actor is not None else []
-    noticed_s = limits.HEARTBEAT_S + limits.HEARTBEAT_TIMEOUT_S
-    if not mine or storm.allowed([host], 0.0, recovery_s=noticed_s) is None:
+    if not mine:
         return
     storm.struck("forget", host)
     for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:
@@ -144,19 +145,14 @@ async def forget(storm: Storm, host: Host, seconds: float) -> None:
 
 async def fuse(storm: Storm, host: Host, seconds: float) -> None:
     """The connection that carries one of the next messages breaks right behind it."""
-    if not storm.is_spine_quiet:
-        return
     storm.struck("fuse", host)
     storm.world.network.fuse = storm.rng.randrange(1, 8)
 
 
 async def clog(storm: Storm, host: Host, seconds: float) -> None:
     """Nothing leaves or reaches the host for a while."""
-    allowed = storm.allowed([host], seconds)
-    if allowed is None:
-        return
     storm.struck("clog", host)
-    storm.world.network.clog(host, storm.world.loop.now + allowed)
+    storm.world.network.clog(host, storm.world.loop.now + seconds)
 
 
 async def swizzle(storm: Storm, host: Host, seconds: float) -> None:
@@ -229,7 +225,7 @@ async def doom(storm: Storm, host: Host, seconds: float) -> None:
 FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {
     fault.__name__: fault
     for fault in (
-        kill, power, pause, zombie, slow, partition, oneway, reset, forget, fuse, clog, swizzle,
-        join, leave, disk, doom,
+        kill, power, pause, zombie, slow, partition, oneway, estrange, reset, forget, fuse, clog,
+        swizzle, join, leave, disk, doom,
     )
 }  # fmt: skip

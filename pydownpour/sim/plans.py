@@ -85,7 +85,7 @@ POWER = (Dose("power", 1.5),)
 PAUSE = (
     Dose("pause", 1.5, (0.2, 6.0)),
     Dose("pause", 4.0, (0.2, 5.0), "coordinator"),
-    Dose("pause", 3.0, (0.1, 1.0), "shards"),
+    Dose("pause", 3.0, (0.1, 6.0), "shards"),
 )
 ZOMBIE = (Dose("zombie", 1.5, (0.5, 8.0)),)
 SLOW = (Dose("slow", 1.0, (0.5, 4.0), "all"),)
@@ -98,7 +98,7 @@ LINKS = (
 PARTITION = (
     Dose("partition", 1.0, (0.2, 6.0)),
     Dose("partition", 3.0, (0.2, 6.0), "coordinator"),
-    Dose("partition", 3.0, (0.2, 1.0), "shards"),
+    Dose("partition", 3.0, (0.2, 6.0), "shards"),
 )
 ONEWAY = tuple(dataclasses.replace(dose, fault="oneway") for dose in PARTITION)
 RESET = (Dose("reset", 0.7, targets="all"), Dose("fuse", 0.3, targets="all"))
@@ -106,10 +106,12 @@ FORGET = (Dose("forget", 1.0, targets="all"),)
 CLOG = (
     Dose("clog", 1.0, (0.1, 4.0)),
     Dose("clog", 3.0, (0.1, 5.0), "coordinator"),
-    Dose("clog", 3.0, (0.1, 1.0), "shards"),
+    Dose("clog", 3.0, (0.1, 5.0), "shards"),
 )
 SWIZZLE = (Dose("swizzle", 1.5, (0.5, 6.0)), *CLOG[1:])
 CHURN = (Dose("join", 1.5), Dose("leave", 2.5), Dose("kill", 3.0))
+ESTRANGED = (Dose("estrange", 1.0, (3.5, 20.0), "shards"), Dose("estrange", 2.0, (3.5, 20.0)))
+ASLEEP = (Dose("pause", 1.0, (25.0, 35.0), "shards"),)
 DISK = (Dose("disk", 0.7, (0.1, 3.0), "coordinator"),)
 DAY_S: Final = 86_400.0
 
@@ -125,6 +127,8 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("links", LINKS),
         Plan("partition", PARTITION),
         Plan("oneway", ONEWAY),
+        Plan("estranged", ESTRANGED, storm_s=22.0),
+        Plan("asleep", ASLEEP, storm_s=40.0),
         Plan("reset", RESET),
         Plan("forget", FORGET),
         Plan("clog", CLOG),
@@ -134,8 +138,8 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("disk", DISK),
         Plan(
             "swarm",
-            KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + RESET + FORGET + CLOG
-            + SWIZZLE + CHURN + DISK,
+            KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + ESTRANGED + RESET
+            + FORGET + CLOG + SWIZZLE + CHURN + DISK,
             is_drawn=True,
             skew_s=10.0,
         ),

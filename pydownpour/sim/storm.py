@@ -1,10 +1,8 @@
 """A fault plan at work in one world.
 
-The spine. A job lives through anything that happens to a replica. It does not live through a shard
-that is silent for ``limits.DEAD_S``: its updates are then given up and the job ends as failed,
-which is a stated outcome and not what these plans look for. So faults that touch a shard or the
-coordinator come one at a time with a rest behind each, and those of shards are short. The plan
-``doom`` does the opposite, and demands that the job ends in words.
+A job lives through anything that happens to a replica, to the network, and to a shard or the
+coordinator that stands still or is cut off: they are waited for. It does not live through the death
+of a shard or of the coordinator: the plan ``doom`` does that, and demands that it ends in words.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, final
 
 from pydownpour import limits
@@ -24,11 +21,6 @@ if TYPE_CHECKING:
     from pydownpour.sim.plans import Dose, Plan
     from pydownpour.sim.world import World
 
-SPINE_FAULT_S_MAX: Final = limits.DEAD_S / 3
-"""A shard that cannot be heard for longer might be called dead: a heartbeat's wait, another second
-until a connection is tried again, and the time until the next look come on top."""
-REST_S: Final = 2 * limits.HEARTBEAT_S
-"""Between two faults of the spine: everybody's heartbeat gets through."""
 DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
 """Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
 
@@ -41,7 +33,6 @@ class Storm:
         self.plan, self.world = plan, world
         self.rng = world.stream("faults")
         self.doses = drawn(plan.doses, self.rng) if plan.is_drawn else plan.doses
-        self._spine_free_at = 0.0
         self._strikes: dict[asyncio.Task[None], None] = {}
 
     async def play(self) -> None:
@@ -107,31 +98,6 @@ class Storm:
     def actor(self, host: Host) -> Actor | None:
         """The process that runs on a host."""
         return self.world.processes.live.get(host.name)
-
-    def allowed(
-        self, hosts: Iterable[Host], seconds: float, *, recovery_s: float = 0.0
-    ) -> float | None:
-        """How long a fault of these hosts may last; None: not now. See "The spine" above.
-
-        After it the spine has so many seconds to recover, and then its rest.
-
-        A coordinator may be cut off for longer where it can tell that from a death, because all of
-        several roles fall silent.
-        """
-        roles = {role(host.name) for host in hosts}
-        if roles <= {"replicas"}:
-            return seconds
-        if not self.is_spine_quiet:
-            return None
-        if "shards" in roles or self.world.settings.shards < 2:
-            seconds = min(seconds, SPINE_FAULT_S_MAX)
-        self._spine_free_at = self.world.loop.now + seconds + recovery_s + REST_S
-        return seconds
-
-    @property
-    def is_spine_quiet(self) -> bool:
-        """No fault of the spine, and the last one is some time ago."""
-        return self.world.loop.now >= self._spine_free_at
 
     def struck(self, fault: str, host: Host) -> None:
         """Count a fault that took place."""

@@ -30,6 +30,8 @@ EVENTS_MAX: Final = 1_000_000
 VIRTUAL_S_MAX: Final = 600.0
 RARE_ASKS: Final = ("LEASE_RETRY_S", 0.5)
 """In every world: replicas that wait for work ask less often, or asking is most of what happens."""
+HASTY: Final = (("SHARD_PATIENCE_S", 20),)
+"""Where a shard dies in earnest: the wait for it shows in a fraction of the time, too."""
 SMALL_LIMITS: Final = (
     ("FRAGMENT_SIZE", limits.KIB),
     ("ACK_EVERY_FRAGMENTS", 2),
@@ -114,7 +116,11 @@ def _settings(
         ),
         proxied=rng.choice((0.0, 0.0, 0.0, 0.5)),
         compute=ComputeModel(base_s=step_s, jitter=0.5),
-        limits=(RARE_ASKS, *(small for small in SMALL_LIMITS if rng.random() < 0.6)),
+        limits=(
+            RARE_ASKS,
+            *(small for small in SMALL_LIMITS if rng.random() < 0.6),
+            *(HASTY if faults.is_doom else ()),
+        ),
         events_max=EVENTS_MAX,
         virtual_s_max=VIRTUAL_S_MAX,
     )

@@ -3,6 +3,7 @@
     runs/digits-20260131-235959/
         events.jsonl             one JSON object a line: t (seconds since the start), event, fields
         parameters.safetensors   the final parameters, in their declared dtypes
+        parameters.partial.safetensors   of a job that failed: NaN stands for what was lost
         report.json              what the run did
         token                    the secret that lets others join, if the run made its own
         logs/                    of supervised processes, by whoever supervises them
@@ -29,6 +30,7 @@ from pydownpour.storage.files import Files, LocalFiles
 
 EVENTS: Final = "events.jsonl"
 PARAMETERS: Final = "parameters.safetensors"
+PARTIAL: Final = "parameters.partial.safetensors"
 REPORT: Final = "report.json"
 TOKEN: Final = "token"
 LOGS: Final = "logs"
@@ -162,9 +164,11 @@ class RunFolder:
             self.events_lost += len(kept)
             self._fail(f"{EVENTS}: {describe(error)}")
 
-    def write_parameters(self, layout: Layout, flat: Flat, metadata: Mapping[str, str]) -> None:
-        """Write the parameters whole."""
-        self._replace(PARAMETERS, safetensors.encode(layout, flat, metadata))
+    def write_parameters(
+        self, layout: Layout, flat: Flat, metadata: Mapping[str, str], *, whole: bool = True
+    ) -> None:
+        """Write the parameters; those with holes under another name, so that nobody mistakes it."""
+        self._replace(PARAMETERS if whole else PARTIAL, safetensors.encode(layout, flat, metadata))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report whole."""

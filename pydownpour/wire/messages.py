@@ -11,6 +11,7 @@
     /v1/complete                     replica      coordinator  Complete -> CompleteAnswer
     /v1/leave                        replica      coordinator  Leave -> HeartbeatAnswer
     /v1/status            GET        anybody      coordinator  -> Status
+    /v1/shard/ended                  engine       coordinator  ShardEnded -> HeartbeatAnswer
     /v1/stop                         operator     coordinator  Stop -> HeartbeatAnswer
     /v1/hello             GET        replica      shard        -> Hello
     /v1/stream            GET        replica      shard        Upgrade: pydownpour/1, then frames
@@ -64,6 +65,7 @@ HEADER_FINGERPRINT: Final = "X-Downpour-Fingerprint"
 
 Arrays: TypeAlias = Annotated[list[ArrayEntry], Meta(max_length=limits.LAYOUT_ARRAYS_MAX)]
 Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MAX)]
+Missed: TypeAlias = Annotated[list[Word], Meta(max_length=limits.MISSED_TOLD_MAX)]
 Labels: TypeAlias = Annotated[list[Label], Meta(max_length=limits.SETTINGS_MAX)]
 
 JobState = Literal["waiting", "running", "evaluating", "done", "failed"]
@@ -252,6 +254,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     role: Literal["replica", "shard"]
     id: Word
     """Replica id or shard index."""
+    answering: Missed = []
+    """Of the shards the last answer asked about: those that sent this replica something since."""
     incarnation: Word = 0
     secret: Label = ""
     epoch: Word = 0
@@ -266,6 +270,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     state: JobState
     reason: Words = ""
     fenced: bool = False
+    missed: Missed = []
+    """Shards the coordinator does not hear: which of them answer the replica?"""
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True):
@@ -359,6 +365,16 @@ class Stop(Message, frozen=True, kw_only=True):
     """The job cannot go on, say because nobody is left to train: then it ends as failed."""
 
 
+class ShardEnded(Message, frozen=True, kw_only=True):
+    """Whoever watches a shard's process has seen it end: nobody need wait for it."""
+
+    index: Word
+    pid: Word
+    """Of the process: news of one that was replaced are none."""
+    reason: Words
+    """How it ended, as ``was killed by SIGKILL``."""
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """Who a shard is."""
 
@@ -393,7 +409,7 @@ class ShardStatus(Message, frozen=True, kw_only=True):
     """One shard as the coordinator sees it."""
 
     index: Word
-    state: Literal["missing", "loading", "ready", "dead"]
+    state: Literal["missing", "loading", "ready", "silent", "dead"]
     url: Url
     pid: Word
     age_s: Finite

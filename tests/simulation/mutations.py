@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from pydownpour import _core
+from pydownpour import _core, limits
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.units import Recorded
@@ -240,6 +240,11 @@ def fetch_claims_its_end(patch: Patch) -> None:
     patch.setattr(Link, "fetch_done", fetch_done)
 
 
+def silence_is_death(patch: Patch) -> None:
+    """As it was: a shard that is not heard is given up, whatever it holds and whoever hears it."""
+    patch.setattr(limits, "SHARD_PATIENCE_S", limits.DEAD_S)
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -259,6 +264,7 @@ MUTATIONS: Final = (
     Mutation("accrued work counts", ("kill",), accrued_work_counts, ("never applied",),
              swarm.counted),
     Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
+    Mutation("silence is death", ("asleep",), silence_is_death, ("ends well",)),
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
     Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),
 )  # fmt: skip

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from pydownpour import limits
+from pydownpour.errors import PeerLost
+from pydownpour.net.client import Client
 from pydownpour.sim.compute import ComputeModel
 from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.oracle import Oracle
 from pydownpour.sim.plans import Plan
 from pydownpour.sim.transport import SimTransport
 from pydownpour.sim.world import Settings, World
+from pydownpour.wire.messages import Heartbeat
 
 STUCK_S = 10.0
 
 
-def small_world(*, latency_s: float = 0.03, storm_s: float = 4.0) -> World:
-    """Two replicas at work for some six virtual seconds."""
-    oracle = Oracle(pushes=24)
+def small_world(*, latency_s: float = 0.03, storm_s: float = 100.0, pushes: int = 24) -> World:
+    """Two replicas at work for some six virtual seconds, or as long as so many pushes take."""
+    oracle = Oracle(pushes=pushes)
     settings = Settings(
         seed=1,
         replicas=2,
@@ -48,6 +52,83 @@ def test_one_heartbeat_that_is_stuck_does_not_make_a_shard_dead(at: float) -> No
 
     world.loop.at(at, stick)
     assert world.run().checks.violations == []
+
+
+def run_alive(world: World) -> None:
+    """Run it to its end: nothing was lost, nobody was called dead, and the job is done."""
+    world.run()
+    assert world.checks.violations == []
+    assert world.report["state"] == "done"
+    assert world.coordinator is not None
+    assert all(slot.state == "ready" for slot in world.coordinator.core.slots)
+
+
+@pytest.mark.parametrize("asleep_s", [4.0, 30.0])
+@pytest.mark.parametrize("at", [1.5, 3.0, 5.5])
+def test_a_shard_that_stands_still_wakes_and_the_run_goes_on(at: float, asleep_s: float) -> None:
+    world = small_world(latency_s=0.002)
+    words: list[str] = []
+
+    def sleep() -> None:
+        world.processes.pause(world.processes.live["shard-0"])
+
+    def look() -> None:
+        assert world.coordinator is not None
+        words.append(world.coordinator.core.reason(world.loop.time()))
+
+    def wake() -> None:
+        world.processes.resume(world.processes.live["shard-0"])
+
+    world.loop.at(at, sleep)
+    world.loop.at(at + asleep_s - 0.1, look)
+    world.loop.at(at + asleep_s, wake)
+    run_alive(world)
+    assert world.virtual_s > at + asleep_s
+    assert "shard 0" in words[0]
+    assert "silent for" in words[0]
+    assert "is waited for" in words[0]
+
+
+@pytest.mark.parametrize("at", [0.5, 1.5, 3.0, 5.5])
+def test_a_shard_that_only_the_coordinator_does_not_hear_costs_nothing(at: float) -> None:
+    undisturbed = small_world(latency_s=0.002)
+    run_alive(undisturbed)
+    world = small_world(latency_s=0.002)
+    cut = ("shard-0", "coordinator")
+    world.loop.at(at, world.network.cut_path, *cut)
+    world.loop.at(at + 20.0, world.network.heal_path, *cut)
+    run_alive(world)
+    pushes = (world.report["pushes"]["applied"], undisturbed.report["pushes"]["applied"])
+    assert pushes[0] == pushes[1]
+    assert world.report["seconds"] < undisturbed.report["seconds"] + 2.0, "training went on"
+
+
+def test_a_shard_that_answers_when_asked_is_waited_for_beyond_all_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SHARD_PATIENCE_S", 8.0)
+    world = small_world(latency_s=0.002, pushes=60)
+    said: list[str] = []
+    send = Client.post
+
+    async def blocked(self: Client, path: str, message: Any, *rest: Any, **options: Any) -> Any:
+        """A proxy lets shards' heartbeats pass no more."""
+        is_shard = isinstance(message, Heartbeat) and message.role == "shard"
+        if is_shard and 1.0 < world.loop.now < 20.0:
+            raise PeerLost("a proxy is in the way")
+        return await send(self, path, message, *rest, **options)
+
+    def look() -> None:
+        assert world.coordinator is not None
+        said.append(world.coordinator.core.reason(world.loop.time()))
+
+    monkeypatch.setattr(Client, "post", blocked)
+    world.loop.at(15.0, look)
+    world.run()
+    assert world.checks.violations == []
+    assert world.report["state"] == "done"
+    assert said[0].count("is silent for") == 2
+    assert said[0].count("but it answers when asked") == 2
 
 
 def test_replicas_whose_streams_are_stuck_send_again_elsewhere_and_lose_nothing() -> None:

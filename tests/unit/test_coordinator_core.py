@@ -20,7 +20,15 @@ from pydownpour.errors import (
 )
 from pydownpour.job import Work
 from pydownpour.wire import messages
-from pydownpour.wire.messages import Heartbeat, Join, RefusedEntry, ShardHello, Status
+from pydownpour.wire.messages import (
+    Heartbeat,
+    Join,
+    RefusedEntry,
+    ShardEnded,
+    ShardHello,
+    ShardStats,
+    Status,
+)
 from tests.fakes.coordination import Cast, make_job
 
 
@@ -265,16 +273,48 @@ def test_its_own_stall_blames_nobody() -> None:
     assert [e["replica"] for e in cast.events("dead")] == [1]
 
 
-def test_a_dead_shard_ends_a_running_job_in_words() -> None:
-    cast = running(shards=2)
-    for _ in range(16):
+def one_shard_silent(cast: Cast, seconds: float, *, answering: tuple[int, ...] = ()) -> None:
+    """Shard 1 sends nothing for so long, everybody else does; replica 1 says who answers it."""
+    for _ in range(int(seconds / 0.25)):
         cast.now += 0.25
-        cast.beat(1)
+        secret = cast.secret(1, 1)
+        beat = Heartbeat(
+            role="replica", id=1, incarnation=1, secret=secret, answering=list(answering)
+        )
+        cast.core.heartbeat(beat, cast.now)
         cast.shard_beat(0)
         cast.core.tick(cast.now)
+
+
+def test_a_silent_shard_that_may_hold_updates_is_waited_for_and_that_is_said() -> None:
+    cast = running(shards=2)
+    assert cast.beat(1).missed == []
+    one_shard_silent(cast, 30.0)
+    assert cast.state == "running"
+    assert cast.core.slots.get(1).state == "silent"
+    reason = cast.core.reason(cast.now)
+    assert reason.startswith("shard 1 (pid 1, http://shard-1) is silent for 30 s")
+    assert "is waited for, 270 s more" in reason
+    assert cast.beat(1).missed == [1], "replicas are asked whether it answers them"
+    assert cast.join("late").replica == 2, "it may answer others"
+    with pytest.raises(ConfigError, match="nobody can take its place"):
+        cast.hello("new", index=1)
+    assert not cast.shard_beat(1).fenced
+    assert cast.core.slots.get(1).state == "ready"
+    assert cast.core.reason(cast.now) == ""
+    assert cast.beat(1).missed == []
+    told = [(e["event"], e.get("shard")) for e in cast.events("silent", "alive", "dead")]
+    assert told == [("silent", 1), ("alive", 1)]
+
+
+def test_a_shard_without_any_sign_of_life_ends_a_running_job_in_words() -> None:
+    cast = running(shards=2)
+    one_shard_silent(cast, limits.SHARD_PATIENCE_S - 1)
+    assert cast.state == "running"
+    one_shard_silent(cast, 2.0)
     assert cast.state == "failed"
     reason = cast.core.reason(cast.now)
-    assert reason.startswith("shard 1 (pid 1, http://shard-1) died: no sign of life for 3.")
+    assert reason.startswith("shard 1 (pid 1, http://shard-1) died: no sign of life for 300.")
     assert "start the job anew" in reason
     with pytest.raises(JobFailed, match="shard 1"):
         cast.join()
@@ -282,6 +322,83 @@ def test_a_dead_shard_ends_a_running_job_in_words() -> None:
         cast.hello("new", index=1)
     assert cast.beat(1).state == "failed"
     assert cast.shard_beat(1).fenced
+
+
+def test_shards_hear_of_a_failure_last_so_that_they_can_still_be_read() -> None:
+    cast = running(shards=2)
+    cast.core.fail("shard 1 died", cast.now)
+    assert cast.beat(1).state == "failed"
+    assert cast.shard_beat(0).state == "evaluating"
+    assert not cast.core.everyone_knows()
+    cast.core.conclude(cast.now)
+    assert (cast.shard_beat(0).state, cast.shard_beat(1).state) == ("failed", "failed")
+    assert cast.core.everyone_knows()
+
+
+@pytest.mark.parametrize("who", ["replicas", "coordinator"])
+def test_whatever_answers_elsewhere_is_alive(who: str) -> None:
+    cast = running(shards=2)
+    one_shard_silent(cast, limits.SHARD_PATIENCE_S - 2)
+    if who == "replicas":
+        one_shard_silent(cast, 1.0, answering=(1,))
+        assert "but replica 1 reaches it" in cast.core.reason(cast.now)
+    else:
+        cast.core.shard_answered(1, ShardStats(index=1, ready=True, lsn=7), cast.now)
+        assert "but it answers when asked" in cast.core.reason(cast.now)
+        assert cast.core.slots.get(1).stats.lsn == 7
+    one_shard_silent(cast, limits.SHARD_PATIENCE_S - 2)
+    assert cast.state == "running"
+    one_shard_silent(cast, 3.0)
+    assert cast.state == "failed"
+
+
+def test_replicas_word_alone_does_not_keep_a_job_waiting_for_ever() -> None:
+    cast = running(shards=2)
+    one_shard_silent(cast, limits.HEARSAY_S + limits.SHARD_PATIENCE_S - 5, answering=(1,))
+    assert cast.state == "running"
+    one_shard_silent(cast, 10.0, answering=(1,))
+    assert cast.state == "failed"
+
+
+def test_a_host_that_refuses_connections_tells_that_its_shard_is_gone() -> None:
+    cast = running(shards=2)
+    one_shard_silent(cast, 5.0)
+    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    one_shard_silent(cast, limits.SHARD_REFUSED_S - 1)
+    cast.core.shard_did_not_answer(1, cast.now, refused=False)
+    one_shard_silent(cast, 5.0)
+    assert cast.state == "running", "a proxy had been restarting"
+    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    one_shard_silent(cast, limits.SHARD_REFUSED_S, answering=(1,))
+    assert cast.state == "failed", "nobody's word stands against that"
+    assert "its host has refused connections" in cast.core.reason(cast.now)
+
+
+def test_a_shard_whose_end_was_seen_is_dead_at_once() -> None:
+    cast = running(shards=2)
+    news = ShardEnded(index=1, pid=99, reason="was killed by SIGKILL")
+    assert not cast.core.shard_ended(news), "of another process"
+    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    news = ShardEnded(index=1, pid=1, reason="was killed by SIGKILL")
+    assert cast.core.shard_ended(news)
+    cast.core.shard_answered(1, ShardStats(index=1, ready=True), cast.now)
+    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    assert cast.state == "running", "the news was false, as it answered"
+    assert cast.core.shard_ended(news)
+    assert cast.state == "running", "words are no proof"
+    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    assert cast.state == "failed"
+    assert "shard 1 (pid 1, http://shard-1) died: was killed by SIGKILL" in cast.core.reason(0.0)
+    assert not cast.core.shard_ended(news)
+
+
+def test_a_shard_whose_end_was_seen_before_the_job_ran_is_replaced_at_once() -> None:
+    cast = Cast()
+    cast.shards_ready()
+    assert cast.core.shard_ended(ShardEnded(index=1, pid=1, reason="was killed by SIGKILL"))
+    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    assert cast.state == "waiting"
+    assert cast.hello("new", index=1).index == 1, "nobody had pushed to it"
 
 
 def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
@@ -309,7 +426,7 @@ def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
     cast.pass_time(2)
     assert "did not load within" in str(cast.events("dead")[0]["reason"])
     assert "shards 0, 1 to start" in cast.core.reason(cast.now)
-    with pytest.raises(ConfigError, match="has not said hello"):
+    with pytest.raises(Fenced, match="has no place"):
         cast.core.loading(0, assigned.secret, cast.now)
 
 
@@ -416,7 +533,7 @@ def test_a_shard_may_die_once_its_parameters_are_read(secured: bool) -> None:
     cast.finish_all(1)
     cast.leave(1)
     cast.core.parameters_secured = secured
-    for _ in range(16):
+    for _ in range(int(limits.SHARD_PATIENCE_S / 0.25) + 16):
         cast.now += 0.25
         cast.shard_beat(0)
         cast.core.tick(cast.now)

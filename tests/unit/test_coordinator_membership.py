@@ -157,15 +157,17 @@ def test_shards_get_free_places_or_the_wanted_one() -> None:
 def test_a_place_that_is_taken() -> None:
     places = slots()
     places.place(hello("a", 0), 0.0, running=False)
-    with pytest.raises(NotReady, match=r"shard 0 .* has that place and was heard 1.5 s ago"):
+    with pytest.raises(NotReady, match=r"shard 0 .* has that place; it was last heard 1.5 s ago"):
         places.place(hello("x", 0), 1.5, running=False)
     with pytest.raises(ConfigError, match="has that place"):
         places.place(hello("x", 0), 1.5, running=True)
     with pytest.raises(ConfigError, match=r"outside this job of 2 shards \(0 to 1\)"):
         places.place(hello("x", 2), 0.0, running=False)
-    places.place(hello("b"), 0.0, running=False)
-    with pytest.raises(ConfigError, match="2 shards are all there"):
-        places.place(hello("x"), 0.0, running=False)
+    places.place(hello("b"), 1.0, running=False)
+    with pytest.raises(NotReady, match=r"2 shards are all there; shard 0 .* last heard 2.0 s ago"):
+        places.place(hello("x"), 2.0, running=False)
+    with pytest.raises(ConfigError, match="2 shards are all there; start its coordinator with mo"):
+        places.place(hello("x"), 2.0, running=True)
 
 
 def test_ready_once_and_dead_for_good_only_when_it_may_hold_updates() -> None:

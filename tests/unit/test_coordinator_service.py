@@ -27,6 +27,9 @@ from pydownpour.errors import (
     ClosedError,
     ConfigError,
     ConnectFailed,
+    DownpourError,
+    Fenced,
+    NotReady,
     RemoteProtocolError,
 )
 from pydownpour.job import Job, Work
@@ -64,6 +67,8 @@ class FakeShards(ShardReader):
     def __init__(self) -> None:
         self.reads = 0
         self.failures = 0
+        self.lost: tuple[int, ...] = ()
+        self.unreadable: DownpourError | None = None
 
     async def parameters(
         self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
@@ -73,6 +78,19 @@ class FakeShards(ShardReader):
             self.failures -= 1
             raise ConnectFailed("shard 0 is away")
         return np.full(layout.len, self.reads, np.float32)
+
+    async def what_answers(
+        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+    ) -> tuple[Flat, dict[int, DownpourError]]:
+        flat = np.full(layout.len, np.nan, np.float32)
+        for shard in shards:
+            if shard.index not in self.lost:
+                flat[shard.start : shard.start + shard.len] = self.reads
+        return flat, {index: ConnectFailed(f"shard {index} is away") for index in self.lost}
+
+    async def check(self, url: str) -> None:
+        if self.unreadable is not None:
+            raise self.unreadable
 
     async def stats(self, shard: ShardEntry) -> ShardStats:
         if shard.index == 1:
@@ -450,21 +468,55 @@ async def test_the_final_parameters_are_asked_for_again(monkeypatch: pytest.Monk
     assert house.shards.reads == 2
 
 
-async def test_parameters_that_cannot_be_read_fail_the_job_in_words(
+async def test_parameters_that_cannot_be_read_are_waited_for_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.0)
     monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
     house = House()
-    house.shards.failures = 1000
+    house.shards.failures = 100
     await house.begin()
     await house.work()
     await house.leave()
+    await until(lambda: 0 < house.shards.failures < 90)
+    assert (await house.shard_beat(0)).state == "evaluating", "shards are kept alive"
+    status: Status = await house.ask("GET", "/v1/status")
+    assert "parameters that cannot be read (shard 0 is away)" in status.reason
+    report = await house.beat_to_the_end()
+    assert (report["state"], report["parameters_missing"]) == ("done", [])
+    assert "run/parameters.safetensors" in house.disk.files
+
+
+@pytest.mark.parametrize("lost", [(), (1,), (0, 1)], ids=["none lost", "one lost", "all lost"])
+async def test_an_operator_who_gives_up_keeps_what_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
+    house = House()
+    house.shards.failures, house.shards.lost = 1000_000, lost
+    await house.begin()
+    await house.work()
+    await house.leave()
+    await until(lambda: house.shards.failures < 1000_000)
+    assert house.running is not None
+    house.running.cancel()
     report = await house.beat_to_the_end()
     assert report["state"] == "failed"
     assert "could not read the final parameters: shard 0 is away" in report["reason"]
-    assert "run/parameters.safetensors" not in house.disk.files
     assert json.loads(house.disk.files["run/report.json"])["state"] == "failed"
+    missing = [(part["shard"], part["why"]) for part in report["parameters_missing"]]
+    assert missing == [(index, f"shard {index} is away") for index in lost]
+    whole, partial = ("run/parameters.safetensors", "run/parameters.partial.safetensors")
+    assert (whole in house.disk.files) == (lost == ())
+    assert (partial in house.disk.files) == (lost == (1,))
+    if lost == (1,):
+        kept = safetensors.numpy.load(bytes(house.disk.files[partial]))
+        flat = np.concatenate([kept[spec.name].ravel() for spec in house.job.layout.arrays])
+        (part,) = report["parameters_missing"]
+        assert np.isnan(flat[part["start"] : part["stop"]]).all()
+        assert np.isfinite(flat[: part["start"]]).all()
+        assert f"elements {part['start']} to {part['stop'] - 1} (w) of shard 1" in report["reason"]
 
 
 async def test_a_stop_ends_early_and_keeps_what_was_trained(
@@ -509,11 +561,33 @@ async def test_a_full_disk_does_not_end_training(code: int) -> None:
     assert disk.files == {}
 
 
-async def test_interrupted_it_keeps_what_it_knows() -> None:
+async def test_interrupted_it_stops_in_order_and_tells_everybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STOP_PATIENCE_S", 0.0)
     house = House()
     await house.begin()
     await house.work(1)
     assert house.running is not None
+    house.running.cancel("stopped by SIGINT")
+    await asyncio.sleep(0)
+    assert (await house.lease()).done
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert (report["state"], report["reason"]) == ("stopped", "stopped by SIGINT")
+    assert report["units"] == 1
+    assert "run/parameters.safetensors" in house.disk.files
+    assert house.core.everyone_knows()
+
+
+async def test_interrupted_twice_it_keeps_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    house.shards.failures = 1000_000
+    await house.begin()
+    await house.work(1)
+    assert house.running is not None
+    house.running.cancel("interrupted")
+    await asyncio.sleep(0)
     house.running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await house.running
@@ -562,7 +636,7 @@ async def test_initial_parameters_of_no_shard(shard: str) -> None:
 
 async def test_initial_parameters_go_only_to_shards_that_said_hello() -> None:
     house = House()
-    with pytest.raises(ConfigError, match="has not said hello"):
+    with pytest.raises(Fenced, match="has no place"):
         await house.ask("GET", "/v1/initial", shard="0")
     await house.begin()
     secret = house.core.keeper.secret("shard", 0, 1)
@@ -583,6 +657,23 @@ async def test_malformed_bodies_are_protocol_errors(path: str) -> None:
             await House().ask("POST", path, body)
 
 
+@pytest.mark.parametrize(("error", "kind"), [
+    (ConfigError("a certificate we do not trust"), ConfigError),
+    (AuthError("the token is wrong"), ConfigError),
+    (ConnectFailed("nobody there"), NotReady),
+])  # fmt: skip
+async def test_a_shard_that_cannot_be_read_where_it_says_is_refused_at_once_in_words(
+    error: DownpourError, kind: type[DownpourError]
+) -> None:
+    house = House()
+    house.shards.unreadable = error
+    with pytest.raises(kind, match=f"must be able to read from a shard, .*http://0: {error}"):
+        await house.post("/v1/shard", ShardHello(url="http://0", nonce="0"))
+    assert house.core.slots.get(0).state == "missing"
+    house.shards.unreadable = None
+    assert (await house.post("/v1/shard", ShardHello(url="http://0", nonce="0"))).index == 0
+
+
 async def test_on_a_real_socket_it_announces_its_url_and_a_bad_folder_stops_it_first() -> None:
     heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     disk = FakeDisk()
@@ -600,8 +691,7 @@ async def test_on_a_real_socket_it_announces_its_url_and_a_bad_folder_stops_it_f
     )
     assert (await heard).startswith("http://127.0.0.1:")
     serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
+    assert (await serving)["reason"] == "interrupted"
     disk.break_with(errno.EROFS)
     with pytest.raises(ConfigError, match="cannot make the run folder run"):
         await serve_coordinator(make_job(), announce=lambda url: None, **options)
