@@ -191,6 +191,9 @@ class Connection(RequestHandler):
         self._disarm()
         if self._seat is not None:
             self._seat.leave()
+        if exc is not None:
+            # The frames of its traceback, and those that called them, hold buffers on their way.
+            exc = exc.with_traceback(None)
         super().connection_lost(exc)
 
     def handle_error(

@@ -173,6 +173,9 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: it is over. Tell the owner, the waiters and the protocol we replaced."""
+        if exc is not None:
+            # The frames of its traceback, and those that called them, hold buffers on their way.
+            exc = exc.with_traceback(None)
         self.error = self.error or exc
         self._transport = None
         self._writable.set()

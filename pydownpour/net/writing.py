@@ -29,5 +29,7 @@ def write_buffers(transport: asyncio.WriteTransport, buffers: Sequence[Any]) -> 
         # asyncio's own writelines joins the buffers to one (until 3.12), or does not tell us when
         # its buffer is full (from then on).
         for view in views:
+            if transport.is_closing():
+                break  # each write to a broken connection would be a line in the log
             transport.write(view)
     return size

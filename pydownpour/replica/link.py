@@ -118,6 +118,8 @@ class Link:
         """Connections that broke since something was settled or fetched."""
         self._failing_since = 0.0
         self._delay_s = limits.BACKOFF_MIN_S
+        self.connect_patience_s = limits.CONNECT_TIMEOUT_S
+        """For the next stream to open: longer each time, a link may be slow and its queue long."""
         self._road: Road | None = None
 
     # -- what the session asks -----------------------------------------------------------------
@@ -182,8 +184,10 @@ class Link:
                 log.info("link to %s: %s", self.describe(), error)
                 reason = str(error)
             now = loop.time()
+            self.connect_patience_s = min(2 * self.connect_patience_s, limits.REQUEST_TIMEOUT_S)
             if self.connected:
                 self.connected, alive_at = False, now
+                self.connect_patience_s = limits.CONNECT_TIMEOUT_S
                 self.reconnects += 1
                 self._failing_since = self._failing_since if self._failures else now
                 self._failures += 1

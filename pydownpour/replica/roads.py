@@ -134,8 +134,11 @@ class StreamRoad(Road):
         )
 
     async def __aenter__(self) -> Road:
-        await self._link.client.upgrade("/v1/stream", self._link.headers, self._stream)
-        self._link.connected = True
+        link = self._link
+        await link.client.upgrade(
+            "/v1/stream", link.headers, self._stream, timeout_s=link.connect_patience_s
+        )
+        link.connected = True
         return self
 
     async def __aexit__(self, *exc: object) -> None:

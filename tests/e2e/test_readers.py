@@ -22,7 +22,7 @@ from pydownpour.optimizers import SGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.shard.service import ShardService
 from pydownpour.shard.state import Shard
-from pydownpour.wire import messages
+from pydownpour.wire import frames, messages
 from pydownpour.wire.messages import ShardAssigned
 from pydownpour.wire.proof import KEY_SIZE, Keeper
 from tests.e2e.stage import Stage, ones
@@ -77,16 +77,17 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-HEADERS = {
-    messages.HEADER_EPOCH: "1",
-    messages.HEADER_REPLICA: "1",
-    messages.HEADER_INCARNATION: "1",
-    messages.HEADER_SECRET: KEEPER.secret("replica", 1, 1),
-}
+def headers_of(replica: int) -> dict[str, str]:
+    return {
+        messages.HEADER_EPOCH: "1",
+        messages.HEADER_REPLICA: str(replica),
+        messages.HEADER_INCARNATION: "1",
+        messages.HEADER_SECRET: KEEPER.secret("replica", replica, 1),
+    }
 
 
-async def stuck_reader(url: str, headers: dict[str, str] = HEADERS) -> socket.socket:
-    """Asks for everything over GET, and takes no more than the first bytes."""
+async def stuck_reader(url: str, headers: dict[str, str], road: str = "get") -> socket.socket:
+    """Asks for everything, and takes no more than the first bytes."""
     loop = asyncio.get_running_loop()
     host, port = url.removeprefix("http://").split(":")
     sock = socket.socket()
@@ -94,9 +95,18 @@ async def stuck_reader(url: str, headers: dict[str, str] = HEADERS) -> socket.so
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await loop.sock_connect(sock, (host, int(port)))
     said = {"Host": f"{host}:{port}", **headers}
+    if road == "stream":
+        said |= {"Connection": "Upgrade", "Upgrade": messages.UPGRADE}
+    path = "/v1/fetch?since=0" if road == "get" else "/v1/stream"
     head = "".join(f"{name}: {text}\r\n" for name, text in said.items())
-    await loop.sock_sendall(sock, f"GET /v1/fetch?since=0 HTTP/1.1\r\n{head}\r\n".encode())
-    assert (await loop.sock_recv(sock, 15)) == b"HTTP/1.1 200 OK"
+    await loop.sock_sendall(sock, f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())
+    status = b"HTTP/1.1 200" if road == "get" else b"HTTP/1.1 101"
+    assert (await loop.sock_recv(sock, len(status))) == status
+    if road == "stream":
+        while not (await loop.sock_recv(sock, 4096)).endswith(b"\r\n\r\n"):
+            pass
+        await loop.sock_sendall(sock, frames.fetch(request=1, since=0))
+        assert await loop.sock_recv(sock, 4) == b"PDP1"
     return sock
 
 
@@ -117,12 +127,13 @@ def push_everywhere(shard: Shard) -> None:
         shard.store.apply(fragment, gradient, 1)
 
 
+@pytest.mark.parametrize("road", ["get", "stream"])
 async def test_readers_that_are_reset_leave_nothing_behind(
-    serving: tuple[Server, Shard], no_collector: None
+    road: str, serving: tuple[Server, Shard], no_collector: None
 ) -> None:
     server, shard = serving
     for _ in range(3):
-        readers = [await stuck_reader(server.url) for _ in range(8)]
+        readers = [await stuck_reader(server.url, headers_of(i), road) for i in range(1, 9)]
         push_everywhere(shard)
         for reader in readers:
             reset(reader)
@@ -131,13 +142,14 @@ async def test_readers_that_are_reset_leave_nothing_behind(
     assert shard.store.memory()["pinned"] == 0
 
 
+@pytest.mark.parametrize("road", ["get", "stream"])
 async def test_a_reader_that_takes_nothing_for_long_loses_its_connection(
-    serving: tuple[Server, Shard], monkeypatch: pytest.MonkeyPatch
+    road: str, serving: tuple[Server, Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "READER_WINDOW_S", 0.2)
     server, shard = serving
     loop = asyncio.get_running_loop()
-    reader = await stuck_reader(server.url)
+    reader = await stuck_reader(server.url, headers_of(1), road)
     async with asyncio.timeout(PATIENCE_S):
         while reader.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != errno.ECONNRESET:
             assert await loop.sock_recv(reader, 1)  # a byte now and then is not enough
