@@ -280,6 +280,8 @@ class ShardInlet:
     def settled(self) -> Settled | None:
         """What was settled since the last report (count may be 0), for an owner that wants to
         answer now; None if no push is being applied. Not between an event and its successors."""
+    def is_idle(self) -> bool:
+        """Whether a new inlet would know as much: no push is under way, no byte of a frame came."""
     def accept(self, *, scale: float = 1.0) -> None:
         """Apply the fragments of the push just announced; duplicates are recognised by identity.
 

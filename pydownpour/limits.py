@@ -52,6 +52,8 @@ ANSWERS_SIZE_MAX: Final = 4 * KIB
 them, more than all its open pushes have."""
 JSON_SIZE_MAX: Final = 4 * MIB
 """Bytes of one control-plane JSON body; a status of many replicas is the longest."""
+MESSAGE_SIZE_MAX: Final = 256 * KIB
+"""Bytes of one message to a role: a heartbeat, or LEASES_TOLD_MAX units, at its longest."""
 HTTP_LINE_SIZE_MAX: Final = 8 * KIB
 """Bytes of a request line or of one header, as most servers allow."""
 HTTP_HEADER_COUNT_MAX: Final = 64
@@ -67,6 +69,13 @@ POST_PIECE_SIZE_MAX: Final = 32 * MIB
 """Bytes a replica of ours puts in one such body."""
 PIECE_S: Final = 4.0
 """Seconds a POST of a push should take: what is lost with it when its connection breaks."""
+BODY_SIZES_MAX: Final = {
+    "/v1/push": POST_FRAMES_SIZE_MAX,
+}
+"""Bytes of a POST's body, by route; MESSAGE_SIZE_MAX where it is not named. A GET has none."""
+POST_ANSWERS_SIZE_MAX: Final = 1 * MIB
+"""Bytes of the frames that answer one POST of pushes: kept until its body has come. A replica of
+ours sends one push at a time and gets 64 bytes for each record."""
 
 # -- the fields of messages ------------------------------------------------------------------------
 COUNT_MAX: Final = 2**53
@@ -111,6 +120,11 @@ STRANGERS_PER_ADDRESS_MAX: Final = 512
 many honest peers of one machine may call in the same moment."""
 BODIES_SIZE_MAX: Final = 128 * MIB
 """Bytes of messages that one server reads or answers at a time, over all connections."""
+TURN_EVENTS_MAX: Final = 256
+"""Announcements, answers and other frames a shard handles in one turn of its event loop, over all
+connections: some 10 ms."""
+STREAM_EVENTS_MAX: Final = 64
+"""Those of one connection, so that one peer is not the whole turn."""
 IN_FLIGHT_SIZE_MAX: Final = 256 * MIB
 """Bytes a shard reserves for bodies being received, over all connections."""
 SNAPSHOT_COPIES_MAX: Final = 2
@@ -186,6 +200,9 @@ ACK_TIMEOUT_S: Final = 30.0
 send what has no answer."""
 LINK_RATE_MIN: Final = 10 * 1000
 """Bytes a second of the slowest link that is waited for, shared by one replica's connections."""
+STREAM_SILENCE_S: Final = 30.0
+"""A stream that is silent for so long is asked whether there is anybody, and after as long again
+without an answer closed; meanwhile it keeps no memory."""
 READER_BATCH_S: Final = 0.5
 """A reader that takes longer over what it was sent at once gets one fragment at a time."""
 READER_WINDOW_S: Final = 60.0
@@ -314,6 +331,7 @@ assert HEARTBEAT_S * 3 < SUSPECT_S
 assert HEARTBEAT_S * 2 <= DEAF_S < SUSPECT_S
 assert HEARTBEAT_S + HEARTBEAT_TIMEOUT_S + HEARTBEAT_S < DEAD_S
 assert IN_FLIGHT_SIZE_MAX >= 1024 // 8 * PAYLOAD_SIZE_MAX // 4
+assert STREAM_EVENTS_MAX < TURN_EVENTS_MAX
 assert STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX < CONNECTIONS_MAX
 assert HTTP_LINE_SIZE_MAX < HTTP_HEADERS_SIZE_MAX
 assert STALL_S > 2 * SWEEP_S

@@ -77,7 +77,8 @@ class Route:
 
     Attributes:
         public: Served without a token.
-        body_size_max: Bytes; a larger body is refused before it is read.
+        body_size_max: Bytes; a larger body is refused before it is read. None: as
+            ``limits.BODY_SIZES_MAX`` says.
         streamed: The handler takes the body in pieces from ``Call.chunks``.
     """
 
@@ -85,8 +86,17 @@ class Route:
     path: str
     handler: Handler
     public: bool = False
-    body_size_max: int = limits.JSON_SIZE_MAX
+    body_size_max: int | None = None
     streamed: bool = False
+
+    @property
+    def size_max(self) -> int:
+        """Bytes of a body."""
+        if self.body_size_max is not None:
+            return self.body_size_max
+        if self.method != "POST":
+            return 0
+        return limits.BODY_SIZES_MAX.get(self.path, limits.MESSAGE_SIZE_MAX)
 
 
 @final
@@ -249,11 +259,26 @@ class Server:
             words = f"the body's Content-Type must be {' or '.join(BODY_TYPES)}"
             return _refused(connection, 415, "type", words)
         if route.streamed:
-            chunks = bodies.chunks(request, route.body_size_max)
-            return await _written(request, await route.handler(_call(request, b"", chunks)))
-        with self._bodies.reserved(request.content_length or 0, route.body_size_max):
-            body = await bodies.whole(request, route.body_size_max)
-            return await _written(request, await route.handler(_call(request, body)))
+            chunks = bodies.chunks(request, route.size_max)
+            return await self._written(request, await route.handler(_call(request, b"", chunks)))
+        with self._bodies.reserved(request.content_length or 0, route.size_max):
+            body = await bodies.whole(request, route.size_max)
+            answer = await route.handler(_call(request, body))
+        return await self._written(request, answer)
+
+    async def _written(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
+        kind = "application/octet-stream"
+        if isinstance(answer, FrameBody):
+            return await _write_frames(request, answer, kind)
+        if isinstance(answer, str):
+            return web.Response(text=answer)
+        if isinstance(answer, Message):
+            answer, kind = messages.encode(answer), "application/json"
+        if len(answer) <= limits.READER_HIGH_WATER:
+            return web.Response(body=answer, content_type=kind)
+        # Whoever takes its time over a long answer keeps memory until then, which is bounded.
+        with self._bodies.reserved(len(answer), len(answer)):
+            return await _write_frames(request, _in_pieces(answer), kind)
 
     async def _upgrade(self, request: web.BaseRequest, route: UpgradeRoute) -> web.StreamResponse:
         wanted = request.headers.get("Upgrade", "")
@@ -303,17 +328,18 @@ def _refused(connection: Connection, status: int, code: str, words: str) -> web.
     return problem_response(status, Problem(code=code, message=clip(words)))
 
 
-async def _written(request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
-    if isinstance(answer, FrameBody):
-        return await _write_frames(request, answer)
-    if isinstance(answer, Message):
-        return web.Response(body=messages.encode(answer), content_type="application/json")
-    if isinstance(answer, str):
-        return web.Response(text=answer)
-    return web.Response(body=answer, content_type="application/octet-stream")
+def _in_pieces(data: bytes) -> FrameBody:
+    view, size = memoryview(data), limits.READER_HIGH_WATER
+    pieces = iter(range(0, len(data), size))
+
+    def produce() -> list[Any] | None:
+        start = next(pieces, None)
+        return None if start is None else [view[start : start + size]]
+
+    return FrameBody(produce)
 
 
-async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.StreamResponse:
+async def _write_frames(request: web.BaseRequest, body: FrameBody, kind: str) -> web.StreamResponse:
     """Write the buffers as they are, one HTTP chunk for all that are produced at once.
 
     aiohttp's own writer would copy every buffer together with its chunk's first and last line.
@@ -321,7 +347,7 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody) -> web.Stream
     While the reader takes its time nothing here holds a buffer: an error's traceback keeps the
     frames it came through, and what they hold, until somebody collects the cycle.
     """
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    response = web.StreamResponse(headers={"Content-Type": kind})
     writer = await response.prepare(request)
     assert writer is not None
     writer.send_headers()

@@ -67,6 +67,18 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     def lost(self, error: BaseException | None) -> None:
         """The connection is gone."""
 
+    def guarded(self, work: Callable[[int], None], n: int) -> None:
+        """Work on received bytes: an error of the peer's, or of ours, ends the stream."""
+        try:
+            work(n)
+        except DownpourError as error:
+            # Without the frames it came through: they hold buffers, and we hold the error.
+            self.error = error.with_traceback(None)
+            self.failed(error)
+        except Exception as error:
+            log.exception("a stream failed on our side")
+            self.abort(InternalError(f"a stream failed on our side: {error!r}"))
+
     # -- for owners ------------------------------------------------------------------------------
 
     def take_over(self, transport: asyncio.BaseTransport) -> None:
@@ -149,15 +161,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     def buffer_updated(self, nbytes: int) -> None:
         """asyncio: bytes arrived."""
         self.bytes_received += nbytes
-        try:
-            self.received(nbytes)
-        except DownpourError as error:
-            # Without the frames it came through: they hold buffers, and we hold the error.
-            self.error = error.with_traceback(None)
-            self.failed(error)
-        except Exception as error:
-            log.exception("a stream failed on our side")
-            self.abort(InternalError(f"a stream failed on our side: {error!r}"))
+        self.guarded(self.received, nbytes)
 
     def eof_received(self) -> bool:
         """asyncio: the peer stopped sending; so do we."""

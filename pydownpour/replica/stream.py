@@ -7,6 +7,8 @@ from typing import Any, final
 
 from pydownpour import _core
 from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.wire import frames
+from pydownpour.wire.frames import Kind
 
 
 @final
@@ -34,7 +36,10 @@ class ReplicaStream(StreamProtocol):
         """Take frames out as they complete."""
         frame = self._inlet.advance(n)
         while frame is not None:
-            self._on_frame(frame)
+            if frame.kind == Kind.PING:
+                self.write(frames.simple(Kind.PONG, seq=frame.seq))
+            else:
+                self._on_frame(frame)
             frame = self._inlet.advance(0)
 
     def lost(self, error: BaseException | None) -> None:

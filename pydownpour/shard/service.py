@@ -149,13 +149,7 @@ class ShardService:
             Route("GET", "/v1/hello", self._hello),
             Route("GET", "/v1/stats", self._stats),
             Route("GET", "/v1/fetch", self._fetch),
-            Route(
-                "POST",
-                "/v1/push",
-                self._push,
-                body_size_max=limits.POST_FRAMES_SIZE_MAX,
-                streamed=True,
-            ),
+            Route("POST", "/v1/push", self._push, streamed=True),
             UpgradeRoute("/v1/stream", self._stream),
         ]
 
@@ -250,31 +244,42 @@ class ShardService:
         shard = self._serving()
         talk = Conversation(shard, *self._identity(shard, call))
         try:
-            body = b"".join(await self._converse(talk, call))
+            body = bytes(await self._converse(talk, call))
         finally:
             talk.close()
         shard.bytes_sent += len(body)
         return body
 
-    async def _converse(self, talk: Conversation, call: Call) -> list[bytes]:
-        scratch = memoryview(talk.inlet)
-        answers: list[bytes] = []
+    async def _converse(self, talk: Conversation, call: Call) -> bytearray:
+        inlet, scratch = talk.inlet, memoryview(talk.inlet)
+        answers = bytearray()
         assert call.chunks is not None
         async for chunk in call.chunks:
             talk.shard.bytes_received += len(chunk)
             rest = memoryview(chunk)
             while rest:
-                start, stop = talk.inlet.window()
+                start, stop = inlet.window()
                 n = min(stop - start, len(rest))
                 scratch[start : start + n] = rest[:n]
                 rest = rest[n:]
-                event = talk.inlet.advance(n)
-                while event is not None:
-                    answer = talk.answer(event)
-                    if answer is not None:
-                        answers.append(answer)
-                    event = talk.inlet.advance(0)
+                await self._settle(talk, n, answers)
         return answers
+
+    async def _settle(self, talk: Conversation, n: int, answers: bytearray) -> None:
+        """Answer what n bytes in the inlet's window complete, in as many turns as it takes."""
+        while True:
+            while not talk.share.take(n):
+                await talk.share.turns.another()
+            event = talk.inlet.advance(n)
+            if event is None:
+                return
+            n = 0
+            answers += talk.answer(event) or b""
+            if len(answers) > limits.POST_ANSWERS_SIZE_MAX:
+                raise RemoteProtocolError(
+                    f"the answers to this request take more than {limits.POST_ANSWERS_SIZE_MAX} "
+                    "bytes (POST_ANSWERS_SIZE_MAX); send fewer pushes in one"
+                )
 
     async def _fetch(self, call: Call) -> FrameBody:
         shard = self._serving()

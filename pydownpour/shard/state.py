@@ -6,6 +6,7 @@ and applies the fragments without asking again.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import heapq
 from typing import final
@@ -16,12 +17,26 @@ from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import from_wire
 from pydownpour.policy.base import Policy, PushInfo
+from pydownpour.shard.turns import Turns
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
 from pydownpour.wire.messages import RefusedEntry, ShardAssigned, ShardStats
 from pydownpour.wire.proof import Keeper
 
 _VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
+
+
+class Stream(StreamProtocol):
+    """A stream that keeps memory of the shard's."""
+
+    @property
+    @abc.abstractmethod
+    def is_resting(self) -> bool:
+        """It keeps none just now."""
+
+    @abc.abstractmethod
+    def rest(self) -> None:
+        """Give it back, if nothing is under way."""
 
 
 @final
@@ -75,7 +90,8 @@ class Shard:
             optimizer=_core.Optimizer(assigned.optimizer),
         )
         self.ready = False
-        self.streams: dict[int, StreamProtocol] = {}
+        self.turns = Turns()
+        self.streams: dict[int, Stream] = {}
         """The one live stream of each replica."""
         self.pushes = 0
         self.pushes_duplicate = 0
@@ -101,6 +117,9 @@ class Shard:
             LimitExceeded: all connections together would hold more than ``IN_FLIGHT_SIZE_MAX``.
         """
         size = self.payload_size_max
+        if self.reserved_bytes + size > limits.IN_FLIGHT_SIZE_MAX:
+            for stream in self.streams.values():
+                stream.rest()
         if self.reserved_bytes + size > limits.IN_FLIGHT_SIZE_MAX:
             raise LimitExceeded(
                 f"shard {self.assigned.index} has {self.reserved_bytes} bytes reserved for "

@@ -14,10 +14,10 @@ from collections import deque
 from typing import Any, final
 
 from pydownpour import _core, limits
-from pydownpour.errors import DownpourError, PeerLost, RemoteProtocolError
+from pydownpour.errors import DownpourError, LimitExceeded, PeerLost, RemoteProtocolError
 from pydownpour.net.pace import Pace, Watch
-from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.shard.state import PushTally, Refused, Shard
+from pydownpour.shard.state import PushTally, Refused, Shard, Stream
+from pydownpour.shard.turns import Share
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Kind
 
@@ -36,12 +36,36 @@ class Conversation:
 
     def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
         self.shard, self.replica, self.incarnation = shard, replica, incarnation
-        self.inlet = shard.inlet()
+        self._inlet: _core.ShardInlet | None = None
+        self.share = Share(shard.turns)
         self.tally = PushTally()
+
+    @property
+    def inlet(self) -> _core.ShardInlet:
+        """Where bytes go; its memory is reserved when the first one comes.
+
+        Raises:
+            LimitExceeded: there is none left to reserve.
+        """
+        if self._inlet is None:
+            self._inlet = self.shard.inlet()
+        return self._inlet
+
+    @property
+    def is_resting(self) -> bool:
+        """No memory is reserved for it."""
+        return self._inlet is None
+
+    def rest(self) -> None:
+        """Reserve none, unless a push is under way or a byte of a frame has come."""
+        if self._inlet is not None and self._inlet.is_idle():
+            self.close()
 
     def close(self) -> None:
         """Give back the memory reserved for it."""
-        self.shard.release_inlet()
+        if self._inlet is not None:
+            self._inlet = None
+            self.shard.release_inlet()
 
     def answer(self, event: _core.Frame | _core.Settled | _core.Refusal) -> bytes | None:
         """The frame that answers an event about a push, or None if there is nothing to say.
@@ -93,19 +117,23 @@ class Conversation:
 
 
 @final
-class ShardStream(StreamProtocol):
+class ShardStream(Stream):
     """The shard's end of one upgraded connection."""
 
     def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
         super().__init__()
         self._shard = shard
         self._talk = Conversation(shard, replica, incarnation)
-        self._inlet = self._talk.inlet
-        self._scratch = memoryview(self._inlet)
         self._fetches: deque[tuple[int, int, int]] = deque()
         self._sending: _Fetch | None = None
         self._scheduled: asyncio.Handle | None = None
         self._reading = True
+        self._unfed: int | None = None
+        """Bytes in the inlet's window that wait for another turn, with what came before them."""
+        self._full: LimitExceeded | None = None
+        """There was no memory for what came."""
+        self._heard, self._is_asked = 0, False
+        self._silence: asyncio.TimerHandle | None = None
         self._owed = 0
         """Bytes of answers that wait behind a full buffer."""
         self._loop = asyncio.get_running_loop()
@@ -124,6 +152,7 @@ class ShardStream(StreamProtocol):
             older.abort()
         pace = Pace(limits.READER_WINDOW_S, limits.READER_SIZE_MIN)
         self._watch = Watch(pace, self._taken, self._give_up)
+        self._silence = self._loop.call_later(limits.STREAM_SILENCE_S, self._listen)
 
     def _taken(self) -> int | None:
         """Bytes the peer has taken; None if there are none for it to take."""
@@ -131,38 +160,96 @@ class ShardStream(StreamProtocol):
         return self.bytes_sent - unsent if unsent else None
 
     def _give_up(self) -> None:
-        words = (
-            f"replica {self._talk.replica} took fewer than {limits.READER_SIZE_MIN} bytes of its "
-            f"answers in {limits.READER_WINDOW_S:g} s (READER_SIZE_MIN, READER_WINDOW_S)"
+        self._end(
+            f"took fewer than {limits.READER_SIZE_MIN} bytes of its answers in "
+            f"{limits.READER_WINDOW_S:g} s (READER_SIZE_MIN, READER_WINDOW_S)"
         )
+
+    def _end(self, why: str) -> None:
+        words = f"replica {self._talk.replica} {why}"
         log.info("%s; its connection is closed", words)
         self.drop(PeerLost(words))
 
     def get_buffer(self, sizehint: int) -> Any:
         """The core's scratch, from where the last bytes ended."""
-        start, stop = self._inlet.window()
-        return self._scratch[start:stop]
+        try:
+            inlet = self._talk.inlet
+        except LimitExceeded as error:
+            self._full = error
+            return bytearray(1)  # never empty; what lands there is thrown away
+        start, stop = inlet.window()
+        return memoryview(inlet)[start:stop]
 
     def received(self, n: int) -> None:
         """Let the core apply what has arrived, and answer."""
-        event = self._inlet.advance(n)
-        while event is not None:
-            self._handle(event)
-            event = self._inlet.advance(0)
+        if self._full is not None:
+            raise self._full
         self._has_arrived = True
         if self._report is None:
             self._report = self._loop.call_later(limits.ACK_EVERY_S, self._report_settled)
-        if self._owed > limits.ANSWERS_SIZE_MAX and self._reading:
-            # The peer does not read our answers: stop reading its pushes until it does.
-            self._reading = False
-            self.pause_reading()
+        self._advance(n)
+
+    def _advance(self, n: int) -> None:
+        """As far as this turn of the loop has room for it."""
+        inlet, share = self._talk.inlet, self._talk.share
+        self._unfed = None
+        while share.take(n):
+            event = inlet.advance(n)
+            if event is None:
+                self._read_or_wait()
+                return
+            n = 0
+            self._handle(event)
+        self._unfed = n
+        self._read_or_wait()
+        share.turns.later(self._catch_up)
+
+    def _catch_up(self) -> None:
+        if self.is_open and self._unfed is not None:
+            self.guarded(self._advance, self._unfed)
+
+    def _read_or_wait(self) -> None:
+        """Nothing more is read while there is something to catch up with, or answers are unread."""
+        wanted = self._unfed is None and self._owed <= limits.ANSWERS_SIZE_MAX
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                self.resume_reading()
+            else:
+                self.pause_reading()
+
+    @property
+    def is_resting(self) -> bool:
+        """No memory is reserved for it."""
+        return self._talk.is_resting
+
+    def rest(self) -> None:
+        """Give memory back, if nothing is under way: whoever sends next reserves it anew."""
+        if self._unfed is None:
+            self._talk.rest()
+
+    def _listen(self) -> None:
+        """Look for life: silence is asked about, and no answer is the end."""
+        silent, self._heard = self.bytes_received == self._heard, self.bytes_received
+        if silent and self._is_asked and self.unsent == 0:
+            self._end(f"sent nothing for {2 * limits.STREAM_SILENCE_S:g} s and answered no PING "
+                      "(STREAM_SILENCE_S)")  # fmt: skip
+            return
+        if not silent:
+            self._is_asked = False
+        elif not self._is_asked:
+            self._is_asked = True
+            self.write(frames.simple(Kind.PING, seq=1))
+        if silent:
+            self.rest()
+        self._silence = self._loop.call_later(limits.STREAM_SILENCE_S, self._listen)
 
     def _report_settled(self) -> None:
         """Acknowledge what was settled meanwhile, and maybe nothing but that bytes arrive."""
         self._report = None
         if not self._has_arrived:
             return
-        settled = self._inlet.settled()
+        settled = self._talk.inlet.settled()
         if settled is not None and (settled.count or not self._has_answered):
             self._answer(settled)
         self._has_arrived = self._has_answered = False
@@ -208,9 +295,7 @@ class ShardStream(StreamProtocol):
         """The peer reads again."""
         super().resume_writing()
         self._owed = 0
-        if not self._reading:
-            self._reading = True
-            self.resume_reading()
+        self._read_or_wait()
         self._send_more()
 
     def _send_more(self) -> None:
@@ -237,7 +322,7 @@ class ShardStream(StreamProtocol):
 
     def lost(self, error: BaseException | None) -> None:
         """Hand the counts to the shard."""
-        for timer in (self._scheduled, self._report):
+        for timer in (self._scheduled, self._report, self._silence):
             if timer is not None:
                 timer.cancel()
         if self._watch is not None:

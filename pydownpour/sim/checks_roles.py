@@ -165,7 +165,8 @@ class MemoryWithinBounds(Check):
         """Compare with the limits."""
         for shard in self.shards():
             index, reserved = shard.assigned.index, shard.reserved_bytes
-            needed = len(shard.streams) * shard.payload_size_max
+            busy = [stream for stream in shard.streams.values() if not stream.is_resting]
+            needed = len(busy) * shard.payload_size_max
             if not needed <= reserved <= limits.IN_FLIGHT_SIZE_MAX:
                 yield (
                     f"shard {index}: {reserved} bytes reserved, {needed} needed for its streams, "

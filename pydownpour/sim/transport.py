@@ -201,23 +201,27 @@ class SimTransport(asyncio.Transport):
                     if not self._protocol.eof_received():
                         self.close()
                     continue
-                self._feed(payload)
-                self.peer.taken(len(payload))
+                rest = self._feed(payload)
+                if rest:  # it was paused in the middle
+                    self._inbox.appendleft(payload[len(payload) - rest :])
+                self.peer.taken(len(payload) - rest)
         finally:
             self._pumping = False
 
-    def _feed(self, payload: bytes) -> None:
+    def _feed(self, payload: bytes) -> int:
+        """Hand bytes over. Returns how many are left, because reading was paused meanwhile."""
         if not isinstance(self._protocol, asyncio.BufferedProtocol):
             self._protocol.data_received(payload)
-            return
+            return 0
         rest = memoryview(payload)
-        while rest and not self._closing:
+        while rest and self._reading and not self._closing:
             buffer = self._protocol.get_buffer(len(rest))
             view = memoryview(buffer).cast("B")
             n = min(len(view), len(rest))
             view[:n] = rest[:n]
             self._protocol.buffer_updated(n)
             rest = rest[n:]
+        return 0 if self._closing else len(rest)
 
     def taken(self, n: int) -> None:
         """The other side has taken n of our bytes."""

@@ -225,8 +225,8 @@ async def test_a_slow_second_request_on_a_connection_is_cut_off_too(
 
 async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> None:
     async with Client(stage.url, access=Access()) as client:
-        body = [bytes(limits.JSON_SIZE_MAX), b"x"]
-        with pytest.raises(TooLarge, match="body of 4194305 bytes, the limit here is 4194304"):
+        body = [bytes(limits.MESSAGE_SIZE_MAX), b"x"]
+        with pytest.raises(TooLarge, match="body of 262145 bytes, the limit here is 262144"):
             await client.exchange("/v1/join", body, {}, size_max=1000)
     stranger = await Stranger.join(stage.url)
     async with raw_connection(stranger.shard.url) as (reader, writer):

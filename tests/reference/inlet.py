@@ -180,6 +180,10 @@ class Inlet(bytearray):
             self._flush(last=True)
             self.push = None
 
+    def is_idle(self) -> bool:
+        """Nothing has begun."""
+        return not (self.push or self.data or self.events or self.failure)
+
     def settled(self) -> Settled | None:
         """What was settled since the last report."""
         if self.push is None or not self.decided or self.scale is None or self.events:

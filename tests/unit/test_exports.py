@@ -143,4 +143,6 @@ def test_every_limit_has_a_reason() -> None:
 
 def test_every_limit_is_a_positive_number() -> None:
     for name, _ in limit_lines():
-        assert getattr(limits, name) > 0, name
+        value = getattr(limits, name)
+        for number in value.values() if isinstance(value, dict) else (value,):
+            assert number > 0, name

@@ -262,7 +262,7 @@ def test_what_is_no_http_is_answered_400_and_said_in_one_line_a_minute(
         (b"CONNECT 10.0.0.2:80 HTTP/1.1\r\n" + HEAD + b"\r\n", 404),
         (b"OPTIONS * HTTP/1.1\r\n" + HEAD + b"\r\n", 404),
         (post(1).replace(b"octet-stream", b"x-www-form-urlencoded") + b"x", 415),
-        (b"GET /v1/answer HTTP/1.1\r\n" + HEAD + b"Content-Length: 99999999\r\n\r\n", 429),
+        (b"GET /v1/answer HTTP/1.1\r\n" + HEAD + b"Content-Length: 99999999\r\n\r\n", 413),
     ],
     ids=["token", "path", "method", "other method", "connect", "star", "type", "size"],
 )

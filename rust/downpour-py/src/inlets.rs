@@ -119,6 +119,11 @@ impl ShardInlet {
         found.map(|settled| event(py, Event::Settled(settled))).transpose()
     }
 
+    /// Whether it may be dropped for a new one between two reads: nothing has begun.
+    fn is_idle(&self, py: Python<'_>) -> PyResult<bool> {
+        enter(py, 0, || self.receiver.with(|inlet, _| inlet.is_idle()))
+    }
+
     /// Apply the fragments of the push just announced.
     #[pyo3(signature = (*, scale = 1.0))]
     fn accept(&self, py: Python<'_>, scale: f32) -> PyResult<()> {

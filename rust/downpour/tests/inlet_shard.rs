@@ -108,6 +108,26 @@ fn a_push_that_is_thrown_away_is_not_reported() {
 }
 
 #[test]
+fn an_inlet_is_idle_where_a_new_one_could_take_its_place() {
+    let (shard, mut inlet) = (shard(), inlet());
+    let stream = push(1, &gradient());
+    let mut scratch = vec![0; inlet.scratch_size()];
+    for (place, byte) in stream.iter().enumerate() {
+        assert_eq!(inlet.is_idle(), place == 0, "before byte {place}");
+        let (start, _) = inlet.window(&mut scratch).unwrap();
+        scratch[start] = *byte;
+        let mut arrived = 1;
+        while let Some(event) = inlet.advance(&scratch, arrived, &shard).unwrap() {
+            decide(&mut inlet, &shard, &event, ACCEPT);
+            arrived = 0;
+        }
+    }
+    assert!(inlet.is_idle());
+    let _ = feed(&mut inlet, &shard, &[0; HEADER_SIZE], &[usize::MAX], ACCEPT);
+    assert!(!inlet.is_idle(), "it has failed, and says so again");
+}
+
+#[test]
 fn byte_by_byte_is_the_same_as_whole() {
     let (shard, whole) = (shard(), streams::shard());
     let stream = busy_stream();

@@ -192,6 +192,16 @@ impl ShardInlet {
         Some(settled)
     }
 
+    /// Whether nothing is known here that a new inlet would not know: no push is under way, and
+    /// no byte of the next frame has come.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+            && self.pending() == 0
+            && self.events.is_empty()
+            && self.failure.is_none()
+    }
+
     fn decide(&mut self, scale: Option<f32>) -> Result<(), Misuse> {
         let Phase::Announced(push) = self.phase else {
             return Err(Misuse::NotAnnounced);

@@ -136,7 +136,7 @@ pub fn feed(
     (events, None)
 }
 
-fn decide(inlet: &mut ShardInlet, shard: &Shard, event: &Event, decision: Decision) {
+pub fn decide(inlet: &mut ShardInlet, shard: &Shard, event: &Event, decision: Decision) {
     let Event::Frame(frame) = event else { return };
     let head = &frame.header;
     if head.kind != Kind::Push {
