@@ -242,6 +242,9 @@ QUIET_S: Final = 30.0
 LEAVE_PATIENCE_S: Final = 10.0
 """How long the end of a job waits for replicas to say goodbye, so that the report has their last
 counts."""
+EVALUATION_PATIENCE_S: Final = 10.0
+"""How long the final parameters wait for an evaluation that still looks at older ones: a
+coordinator then holds one set and not two. Longer, and a shard might die meanwhile."""
 STOP_PATIENCE_S: Final = 0.3
 """The same after an operator's stop, where Ctrl-C must end everything within 2 s."""
 NOTICE_S: Final = 2.0

@@ -84,9 +84,13 @@ class Child:
         self._process.stdin.write(json.dumps(question).encode() + b"\n")
         return await self._answer()
 
-    async def _answer(self) -> dict[str, Any]:
+    async def last(self) -> dict[str, Any]:
+        """The line it says by itself before it ends."""
+        return await self._answer(timeout_s=None)
+
+    async def _answer(self, timeout_s: float | None = READY_TIMEOUT_S) -> dict[str, Any]:
         assert self._process is not None and self._process.stdout is not None
-        async with asyncio.timeout(READY_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             line = await self._process.stdout.readline()
         if not line:
             code = await self._process.wait()

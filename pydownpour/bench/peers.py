@@ -1,22 +1,30 @@
 """The bench's other processes, from inside: ``python -m pydownpour.bench.peers ROLE SETTINGS``.
 
-Roles: ``shard`` (the product's, against the bench's coordinator), ``pusher`` (a replica that pushes
-when told), ``sockets`` (the plain end), ``echo`` (the plain upgraded end).
+Roles: ``shard`` (the product's, against any coordinator), ``pusher`` (a replica that pushes when
+told), ``coordinator`` and ``trainer`` (the product's, of a whole job), ``sockets`` (the plain end),
+``echo`` (the plain upgraded end).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import numpy as np
+
 from pydownpour.bench import cluster, echo, plain
 from pydownpour.cli.loop import loop_factory
+from pydownpour.coordinator.service import serve_coordinator
+from pydownpour.job import Job, Work
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
+from pydownpour.optimizers import SGD
+from pydownpour.replica.run import join
 from pydownpour.shard.service import serve_shard
 
 
@@ -71,6 +79,45 @@ async def _pusher(coordinator: str, length: int) -> None:
             _say(began=began, ended=time.perf_counter())
 
 
+async def _coordinator(length: int, passes: int, run_folder: str) -> None:
+    idle_bytes = process.rss_bytes()
+    job = Job(
+        parameters={"w": np.full(length, 0.5, np.float32)},
+        optimizer=SGD(lr=1e-6),
+        data=Work(passes, unit=1, passes=passes),
+    )
+    job.evaluate(lambda parameters: float(parameters["w"].mean()))
+    report = await serve_coordinator(
+        job,
+        shards=1,
+        bind=Bind(),
+        access=Access(),
+        run_folder=run_folder,
+        announce=lambda url: _say(url=url, idle_bytes=idle_bytes),
+        random=random.Random(0),
+        loaded=job.forget_parameters,
+    )
+    _say(
+        rss_peak_bytes=process.rss_peak_bytes(),
+        evaluations=len(report["evaluations"]),
+        state=report["state"],
+    )
+
+
+async def _trainer(coordinator: str) -> None:
+    idle_bytes = process.rss_bytes()
+    async with join(coordinator) as replica:
+        gradients = {name: np.full_like(p, 1e-3) for name, p in replica.parameters.items()}
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(gradients)
+        _say(
+            rss_peak_bytes=process.rss_peak_bytes(),
+            idle_bytes=idle_bytes,
+            gradient_bytes=sum(g.nbytes for g in gradients.values()),
+        )
+
+
 async def _sockets(size_max: int) -> None:
     _say(port=plain.serve(size_max))
     async for _ in _questions():
@@ -86,6 +133,8 @@ async def _echo(request_size: int) -> None:
 ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "shard": _shard,
     "pusher": _pusher,
+    "coordinator": _coordinator,
+    "trainer": _trainer,
     "sockets": _sockets,
     "echo": _echo,
 }

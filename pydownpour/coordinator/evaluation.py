@@ -9,6 +9,7 @@ job is not one of these; the service calls ``evaluate`` for it on the final para
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import math
@@ -40,14 +41,26 @@ class Evaluator:
         self._core, self._read = core, read
         self._due = asyncio.Event()
         self._busy = asyncio.Lock()
+        self._reading: asyncio.Future[Flat] | None = None
 
     def request(self) -> None:
         """The parameters of this moment shall be evaluated."""
         self._due.set()
 
     def drop(self) -> None:
-        """What is due and has not begun is no longer wanted."""
+        """What has not come to the user's function is no longer wanted."""
         self._due.clear()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def rest(self, patience_s: float) -> None:
+        """Wait for the user's function to return: then its parameters are not held beside others.
+
+        Not for long: parameters that are not yet read are in danger.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s), self._busy:
+                return
 
     async def run(self) -> None:
         """Evaluate whenever it is due, one at a time."""
@@ -61,11 +74,19 @@ class Evaluator:
 
     async def _read_and_call(self, number: int) -> None:
         """Nothing here outlives the call: no parameters are held while none are looked at."""
+        task = asyncio.current_task()
+        self._reading = asyncio.ensure_future(self._read())
         try:
-            flat = await self._read()
+            flat = await self._reading
         except DownpourError as error:
             self._failed(number, f"could not read the parameters: {error}")
             return
+        except asyncio.CancelledError:
+            if task is not None and task.cancelling():
+                raise
+            return  # dropped
+        finally:
+            self._reading = None
         await self._call(flat, number)
 
     async def evaluate(self, flat: Flat) -> None:

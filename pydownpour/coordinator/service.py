@@ -419,6 +419,8 @@ class CoordinatorService:
         core = self.core
         if not core.slots.complete:
             return
+        if self._stopped_at is None:
+            await self._evaluator.rest(limits.EVALUATION_PATIENCE_S)
         flat = await self._read_final()
         if flat is None:
             return

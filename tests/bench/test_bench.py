@@ -30,7 +30,13 @@ WANTED = {
         "1,000 tensors of 1,000, step p50",
         "1,000 tensors of 1,000, step p99",
     },
-    "memory": {"shard RSS at rest", "shard RSS under load", "shard RSS peak since start"},
+    "memory": {
+        "shard RSS at rest",
+        "shard RSS under load",
+        "shard RSS peak since start",
+        "coordinator RSS peak",
+        "replica RSS peak",
+    },
     "import": {"import"},
     "simulator": {"simulated message", "simulated run"},
     "sim-vs-real": {

@@ -399,6 +399,86 @@ async def test_no_parameters_are_held_between_two_evaluations() -> None:
     assert [e["number"] for e in report["evaluations"]] == [1, 2, 3]
 
 
+async def test_the_final_parameters_wait_for_an_evaluation_that_still_looks_at_others() -> None:
+    job = make_job(work=Work(4, unit=4, passes=2))
+    gate, entered = threading.Event(), threading.Event()
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> float:
+        entered.set()
+        gate.wait()
+        return 1.0
+
+    house = House(job)
+    await house.begin()
+    await house.work(1)
+    await until(entered.is_set)
+    await house.work()
+    await house.leave()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert house.shards.reads == 1
+    gate.set()
+    report = await house.beat_to_the_end()
+    assert [e["number"] for e in report["evaluations"]] == [1, 2]
+
+
+async def test_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVALUATION_PATIENCE_S", 0.01)
+    job = make_job(work=Work(4, unit=4, passes=2))
+    gate, entered = threading.Event(), threading.Event()
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> float:
+        entered.set()
+        gate.wait()
+        return 1.0
+
+    house = House(job)
+    await house.begin()
+    await house.work(1)
+    await until(entered.is_set)
+    await house.work()
+    await house.leave()
+    await until(lambda: "run/parameters.safetensors" in house.disk.files)
+    gate.set()
+    assert (await house.beat_to_the_end())["state"] == "done"
+
+
+async def test_an_evaluation_that_still_reads_when_the_job_ends_is_dropped() -> None:
+    job = make_job(work=Work(4, unit=4, passes=2))
+    reading = asyncio.Event()
+    cancelled: list[int] = []
+
+    class Slow(FakeShards):
+        """The first read never ends by itself."""
+
+        async def parameters(self, *arguments: Any) -> Flat:
+            flat = await super().parameters(*arguments)
+            if self.reads == 1:
+                reading.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cancelled.append(self.reads)
+            return flat
+
+    @job.evaluate
+    def evaluate(parameters: dict[str, Any]) -> float:
+        return float(parameters["b"])
+
+    house = House(job, shards=Slow())
+    await house.begin()
+    await house.work(1)
+    await reading.wait()
+    await house.work()
+    await house.leave()
+    report = await house.beat_to_the_end()
+    assert report["state"] == "done"
+    assert cancelled == [1], "before the final parameters were read"
+    assert report["metrics"] == {"accuracy": 2.0}
+
+
 async def test_initial_parameters_are_dropped_when_every_shard_has_its_own() -> None:
     job = make_job(work=Work(4, unit=4))
     array = weakref.ref(job.parameters["w"])
