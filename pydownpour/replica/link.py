@@ -276,6 +276,7 @@ class Link:
     def on_frame(self, frame: _core.Frame) -> None:
         """One frame from the shard that is not parameters."""
         if frame.kind == Kind.ACK:
+            self._question(frame)
             self.duplicates += frame.count - frame.fragment
             self._lsn_heard = max(self._lsn_heard, frame.version)
             self._settle(frame.seq, frame.count, staleness=frame.aux)
@@ -288,6 +289,22 @@ class Link:
             raise PeerLost(
                 f"{self.describe()} ended the stream: {frame.payload.decode('utf-8', 'replace')}",
                 peer=self.entry.url,
+            )
+
+    def _question(self, ack: _core.Frame) -> None:
+        """A record that was sent once cannot have been applied before: it is applied nowhere."""
+        duplicates = ack.count - ack.fragment
+        if duplicates < 0:
+            raise RemoteProtocolError(
+                f"{self.describe()} applied {ack.fragment} of {ack.count} records"
+            )
+        if duplicates > sum(part.in_doubt(ack.seq, ack.count) for part in self.queue):
+            raise JobFailed(
+                f"{self.describe()} calls {duplicates} of the records {ack.seq} to "
+                f"{ack.seq + ack.count - 1} duplicates, and replica {self.replica} incarnation "
+                f"{self.incarnation} sent more of them only once: a gradient would be "
+                "acknowledged that was never applied. Somebody else pushes under this id, or the "
+                "shard's memory is damaged; start the job anew"
             )
 
     def fetch_begins(self, lsn: int) -> None:

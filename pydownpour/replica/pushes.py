@@ -91,7 +91,7 @@ def encode(values: Flat, wire_dtype: str) -> Encoded:
 class Part:
     """The records of a push at one shard: seqs first_seq .. first_seq + count - 1."""
 
-    __slots__ = ("_state", "count", "data", "first_seq", "open", "push")
+    __slots__ = ("_doubt", "_state", "count", "data", "first_seq", "open", "push")
 
     def __init__(self, push: Push, first_seq: int, count: int, data: memoryview) -> None:
         self.push, self.first_seq, self.count = push, first_seq, count
@@ -101,6 +101,8 @@ class Part:
         """Records without a definite answer."""
         self._state = bytearray(count)
         """What each record is: TO_SEND, ON_ITS_WAY or SETTLED."""
+        self._doubt = bytearray(count)
+        """1 for a record that was sent before, with an answer that may have been lost."""
 
     def next_run(self) -> tuple[int, int] | None:
         """(first index, count) of the first records in a row to send; None if there are none."""
@@ -125,7 +127,14 @@ class Part:
     def take_back(self, seq: int, count: int) -> None:
         """Records that were turned down for now are to be sent again."""
         first, stop = self._indices(seq, count)
-        self._state[first:stop] = self._state[first:stop].replace(b"\1", b"\0")
+        for index in range(first, stop):
+            if self._state[index] == ON_ITS_WAY:
+                self._state[index], self._doubt[index] = TO_SEND, 1
+
+    def in_doubt(self, seq: int, count: int) -> int:
+        """How many of these records were sent more than once: only they can be duplicates."""
+        first, stop = self._indices(seq, count)
+        return self._doubt.count(1, first, stop)
 
     def rewind(self) -> None:
         """A new connection: whatever has no answer is to be sent again."""

@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pydownpour import limits
+from pydownpour.sim import hostile as hostile_peer
 from pydownpour.sim.actor import Life
 
 if TYPE_CHECKING:
     from pydownpour.sim.hosts import Host
     from pydownpour.sim.storm import Storm
 
-Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "all"]
+Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "guests", "all"]
 
 JOIN_FACTOR: Final = 3
 """More replicas than that times those a world began with do not join it."""
@@ -28,6 +29,8 @@ def role(name: str) -> Targets:
     """What a host is for, by its name."""
     if name.startswith("replica"):
         return "replicas"
+    if name == hostile_peer.NAME:
+        return "guests"
     return "coordinator" if name == "coordinator" else "shards"
 
 
@@ -191,6 +194,12 @@ async def leave(storm: Storm, host: Host, seconds: float) -> None:
         storm.world.stop_replica(host.name)
 
 
+async def hostile(storm: Storm, host: Host, seconds: float) -> None:
+    """A peer that has the token plays one of the others."""
+    if storm.world.add_hostile():
+        storm.struck("hostile", host)
+
+
 async def disk(storm: Storm, host: Host, seconds: float) -> None:
     """A disk is full, or what is written or synced fails at some rate, or it is slow."""
     if host.disk is None:
@@ -226,6 +235,6 @@ FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {
     fault.__name__: fault
     for fault in (
         kill, power, pause, zombie, slow, partition, oneway, estrange, reset, forget, fuse, clog,
-        swizzle, join, leave, disk, doom,
+        swizzle, join, leave, disk, hostile, doom,
     )
 }  # fmt: skip

@@ -113,6 +113,7 @@ CHURN = (Dose("join", 1.5), Dose("leave", 2.5), Dose("kill", 3.0))
 ESTRANGED = (Dose("estrange", 1.0, (3.5, 20.0), "shards"), Dose("estrange", 2.0, (3.5, 20.0)))
 ASLEEP = (Dose("pause", 1.0, (25.0, 35.0), "shards"),)
 DISK = (Dose("disk", 0.7, (0.1, 3.0), "coordinator"),)
+HOSTILE = (Dose("hostile", 0.25), Dose("reset", 2.0, targets="replicas"))
 DAY_S: Final = 86_400.0
 
 PLANS: Final[dict[str, Plan]] = {
@@ -136,6 +137,7 @@ PLANS: Final[dict[str, Plan]] = {
         Plan("swizzle", SWIZZLE),
         Plan("churn", CHURN),
         Plan("disk", DISK),
+        Plan("hostile", HOSTILE),
         Plan(
             "swarm",
             KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + ESTRANGED + RESET

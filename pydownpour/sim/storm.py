@@ -92,7 +92,7 @@ class Storm:
         return [
             host
             for name, host in self.world.network.hosts.items()
-            if name in live and which in ("all", role(name))
+            if name in live and role(name) != "guests" and which in ("all", role(name))
         ]
 
     def actor(self, host: Host) -> Actor | None:

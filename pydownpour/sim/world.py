@@ -32,6 +32,7 @@ from pydownpour.replica import failure
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import ShardService, run_shard
+from pydownpour.sim import hostile
 from pydownpour.sim.actor import Actor, Life, current
 from pydownpour.sim.baton import run_plain
 from pydownpour.sim.checks import Checks
@@ -290,6 +291,23 @@ class World:
         host.passes_upgrade = self.stream(f"{name}/proxy").random() >= self.settings.proxied
         self._start_replica(name, host)
         return name
+
+    def add_hostile(self) -> bool:
+        """A peer with bad intentions comes for a moment, unless one is there."""
+        if hostile.NAME in self.processes.live:
+            return False
+        host = self.network.hosts.get(hostile.NAME) or self._add_host(hostile.NAME)
+        rng = self.stream(f"{hostile.NAME}/{self.processes.started}")
+
+        def ended(actor: Actor, error: BaseException | None) -> None:
+            if error is not None and not self.over:
+                self.fail(f"the hostile peer itself failed: {error!r}")
+
+        async def main() -> None:
+            await hostile.play(self._url, ACCESS, rng)
+
+        self.processes.start(hostile.NAME, host, main, ended)
+        return True
 
     def _start_replica(self, name: str, host: Host) -> None:
         self._born[name] = self.loop.now

@@ -27,10 +27,11 @@ from pydownpour.replica.session import Session
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
-from pydownpour.sim import swarm
+from pydownpour.sim import hostile, swarm
 from pydownpour.sim.world import World
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import frames
+from pydownpour.wire.proof import Keeper
 from tests.reference import inlet as twin
 
 Patch = pytest.MonkeyPatch
@@ -245,6 +246,24 @@ def silence_is_death(patch: Patch) -> None:
     patch.setattr(limits, "SHARD_PATIENCE_S", limits.DEAD_S)
 
 
+def secrets_are_not_checked(patch: Patch) -> None:
+    patch.setattr(Keeper, "check", lambda *_: None)
+
+
+def any_floor_is_believed(patch: Patch) -> None:
+    """And nobody asks why a record that was sent once is a duplicate."""
+    secrets_are_not_checked(patch)
+    only_floors(patch)
+    use_twin(patch, twin.Rules(bound_floor=False))
+    patch.setattr(Link, "_question", lambda self, ack: None)
+
+
+def only_floors(patch: Patch) -> None:
+    """The hostile peer leaves nobody, cuts nobody and fences nobody off: it would be noticed."""
+    patch.setattr(hostile.play, "__kwdefaults__", {"acts": (hostile.settle_for_another,)})
+    patch.setattr(hostile.Peer, "lives", property(lambda self: (self.victim.incarnation,)))
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -266,5 +285,7 @@ MUTATIONS: Final = (
     Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
     Mutation("silence is death", ("asleep",), silence_is_death, ("ends well",)),
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
+    Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",)),
+    Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
     Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),
 )  # fmt: skip

@@ -84,3 +84,16 @@ def test_a_record_that_was_turned_down_is_sent_again_and_no_other() -> None:
     part.take_back(12, 2)
     part.take_back(15, 2)  # not sent yet: nothing changes
     assert list(runs(part)) == [(1, 2), (4, 2)]
+
+
+def test_only_a_record_that_was_sent_before_can_be_a_duplicate() -> None:
+    part = make_part(6)
+    part.send(0, 4)
+    part.settle(11, 1)
+    assert part.in_doubt(11, 6) == 0
+    part.rewind()
+    assert part.in_doubt(11, 6) == 3, "12, 13 and 14 may have been applied"
+    assert list(runs(part)) == [(1, 5)]
+    assert (part.in_doubt(11, 1), part.in_doubt(12, 3), part.in_doubt(15, 2)) == (0, 3, 0)
+    part.rewind()
+    assert part.in_doubt(11, 6) == 5

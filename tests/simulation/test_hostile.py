@@ -1,0 +1,35 @@
+"""A peer that plays others, where a rule that should stop it is broken: somebody else notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydownpour.errors import JobFailed
+from pydownpour.sim import swarm
+from tests.reference import inlet as twin
+from tests.simulation.mutations import only_floors, secrets_are_not_checked, use_twin
+
+
+def test_a_push_that_is_acknowledged_and_applied_nowhere_is_told_to_its_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shard that believes anybody any floor: its replicas ask how a new record was known."""
+    secrets_are_not_checked(monkeypatch)
+    only_floors(monkeypatch)
+    use_twin(monkeypatch, twin.Rules(bound_floor=False))
+    raised: list[str] = []
+    for seed in range(12):
+        world = swarm.world(seed, "hostile").run()
+        assert not [v for v in world.checks.violations if "acknowledged push is lost" in v]
+        raised += [str(error) for error in world.ends if isinstance(error, JobFailed)]
+    assert any("sent more of them only once" in words for words in raised), raised
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_hostile_peer_says_for_others_changes_nothing(seed: int) -> None:
+    world = swarm.world(seed, "hostile").run()
+    assert world.checks.violations == []
+    replicas = [r for r in world.report["replicas"] if r["host"].startswith("replica")]
+    assert replicas
+    assert all(r["incarnations"] == 1 for r in replicas), "nobody had to come back"
+    assert world.faults > 3
