@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any, ParamSpec, TypeVar, final
 
 import click
@@ -34,6 +34,20 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it, without a traceback."""
         click.echo(f"pydownpour: {self.format_message()}", file=file or sys.stderr)
+
+
+def check_kept(report: Mapping[str, Any]) -> None:
+    """The last word about a finished job's files, where they are not all where they should be.
+
+    Raises:
+        Failure: some are nowhere: what the job was run for is lost.
+    """
+    storage = report.get("storage")
+    if lost := report.get("lost"):
+        words = f"{' and '.join(lost)} could not be written anywhere: {storage}"
+        raise Failure(words, EXIT_FAILED)
+    if report.get("elsewhere"):
+        click.echo(f"pydownpour: the run folder could not hold everything: {storage}", err=True)
 
 
 class Interrupted(Exception):

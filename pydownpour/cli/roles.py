@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from pydownpour.cli import loop
-from pydownpour.cli.failures import Failure, Interrupted, in_words, tell_engine
+from pydownpour.cli.failures import Failure, Interrupted, check_kept, in_words, tell_engine
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.engines.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, OWNER_VARIABLE
 from pydownpour.engines.child import Channel, adopt
@@ -118,6 +118,8 @@ def coordinator(
     reason = str(report.get("reason"))
     if report.get("state") == "failed":
         raise Failure(f"the job failed: {reason}", EXIT_FAILED)
+    if channel is None:  # an engine reads it in the report
+        check_kept(report)
     if reason in map(loop.words, loop.STOPS):
         raise Failure(reason, EXIT_INTERRUPTED)
 

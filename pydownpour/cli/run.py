@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from pydownpour.cli import loop
-from pydownpour.cli.failures import Interrupted, in_words
+from pydownpour.cli.failures import Interrupted, check_kept, in_words
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.cli.summary import print_summary
 from pydownpour.engines import streams
@@ -190,6 +190,7 @@ def _run(
             # Also of a run that never began: who reads the last line always finds an object there.
             _print_json(report or {"state": "failed", "reason": reason})
         _tell_what_was_not_read(folder)
+    check_kept(report or {})
 
 
 STILL_WRITING: Final = (

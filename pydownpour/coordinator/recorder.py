@@ -51,12 +51,25 @@ class Recorder:
 
     @property
     def storage(self) -> str:
-        """What the report says of it: "ok", "off", or the first failure and what was lost."""
-        if self._folder is None:
+        """What the report says of it: "ok", "off", or the first failure and what came of it."""
+        folder = self._folder
+        if folder is None:
             return "off"
-        lost = self._folder.events_lost
-        words = self._folder.trouble or "ok"
-        return f"{words}; {lost} event{'s' * (lost != 1)} not written" if lost else words
+        words = [folder.trouble or "ok"]
+        words += [f"{name} is in {path}" for name, path in folder.elsewhere.items()]
+        words += [f"{name} is nowhere" for name in folder.lost]
+        if lost := folder.events_lost:
+            words.append(f"{lost} event{'s' * (lost != 1)} not written")
+        return "; ".join(words)
+
+    def kept(self) -> dict[str, Any]:
+        """What the report says of its own files: ``storage``, ``elsewhere``, ``lost``."""
+        folder = self._folder
+        return {
+            "storage": self.storage,
+            "elsewhere": dict(folder.elsewhere) if folder is not None else {},
+            "lost": list(folder.lost) if folder is not None else [],
+        }
 
     async def run(self) -> None:
         """Write events as they come, every ``limits.SWEEP_S``, until cancelled."""

@@ -405,11 +405,11 @@ class CoordinatorService:
         report = self._build()
         await self._recorder.flush(sync=True)
         await self._recorder.write_report(report)
-        report["storage"] = self._recorder.storage
+        report.update(self._recorder.kept())
         core.conclude(_now())
         self.report = report
         await self._recorder.flush(sync=True)
-        report["storage"] = self._recorder.storage  # the last line, too, may have failed
+        report.update(self._recorder.kept())  # the last line, too, may have failed
 
     def _all_left(self) -> bool:
         return not self.core.members.present
@@ -522,13 +522,14 @@ class CoordinatorService:
                 raise answer
 
     def _build(self) -> dict[str, Any]:
-        return build_report(
+        report = build_report(
             self.core,
             _now(),
             version=_core.__version__,
             rss_peak_bytes=process.rss_peak_bytes(),
             storage=self._recorder.storage,
         )
+        return {**report, **self._recorder.kept()}
 
     async def _interrupted(self) -> None:
         """Cancelled a second time: keep what is known, within the time that leaves."""

@@ -199,6 +199,8 @@ class Supervisor:
                 self._said[role.title] = message
             case {"state": str()} if role.name == "coordinator":
                 self._report = dict(message)
+                if message.get("elsewhere") or message.get("lost"):
+                    self._observer.event("storage", f"run folder: {message.get('storage')}")
 
     async def _keep_coordinator(self) -> None:
         process = await self._start(self._plan.coordinator())

@@ -21,7 +21,7 @@ from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.plans import Plan, plan
 from pydownpour.sim.report import build_report
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world import RUN_FOLDER, Settings, World
+from pydownpour.sim.world import Settings, World
 from pydownpour.storage.files import LocalFiles
 from pydownpour.storage.rundir import claim_run_folder
 
@@ -166,7 +166,7 @@ def _keep(world: World, run_folder: str | os.PathLike[str]) -> None:
     assert disk is not None
     try:
         for path, content in disk.files().items():
-            name = os.path.relpath(path, RUN_FOLDER)
+            name = os.path.basename(path)  # its run folder is flat, and so is what was elsewhere
             LocalFiles().replace(os.path.join(run_folder, name), [content])
     except OSError as error:
         raise ConfigError(f"cannot write the run folder {run_folder}: {error}") from error

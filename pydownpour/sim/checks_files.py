@@ -31,6 +31,9 @@ class RunFolderIsTrue(Check):
         missing = [name for name in (EVENTS, PARAMETERS, REPORT) if name not in files]
         if world.report["state"] == "done" and told == "ok" and missing:
             yield f"{', '.join(missing)} missing, and the report knows of no trouble"
+        lost = world.report["lost"]
+        if world.report["state"] == "done" and PARAMETERS in missing and PARAMETERS not in lost:
+            yield f"no parameters, and the report says that {lost or 'nothing'} is lost"
         # The report cannot tell of its own file's failure: it is made before it is written.
         if told == "ok" and disk.failures and REPORT in files:
             yield f"the disk failed {disk.failures} times, and the report knows of no trouble"

@@ -93,6 +93,12 @@ class SimDisk(Files):
                 raise self._error(errno.EEXIST if folder == path else errno.ENOTDIR, folder)
             self._folders[folder] = None
 
+    def spare_folder(self, name: str) -> str:
+        """The host has no other disk: a folder on this one."""
+        path = f"spare/{name}"
+        self.make_folder(path, exist_ok=True)
+        return path
+
     def create(self, path: str, data: Bytes) -> None:
         """Make a file that is not there yet."""
         if _normal(path) in self._files:

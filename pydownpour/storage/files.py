@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterable
 from typing import Final, TypeAlias, final
 
@@ -29,6 +30,10 @@ class Files(abc.ABC):
         Raises:
             FileExistsError: it is there already and ``exist_ok`` is False.
         """
+
+    @abc.abstractmethod
+    def spare_folder(self, name: str) -> str:
+        """Make a new folder with this name in it, perhaps on another disk, and return its path."""
 
     @abc.abstractmethod
     def create(self, path: str, data: Bytes) -> None:
@@ -61,6 +66,10 @@ class LocalFiles(Files):
     def make_folder(self, path: str, *, exist_ok: bool) -> None:
         """Make a folder and those above it."""
         os.makedirs(path, FOLDER_MODE, exist_ok=exist_ok)
+
+    def spare_folder(self, name: str) -> str:
+        """Where the system keeps temporary files (TMPDIR)."""
+        return tempfile.mkdtemp(prefix=f"{name}-")
 
     def create(self, path: str, data: Bytes) -> None:
         """Exclusively; links are not followed."""

@@ -10,6 +10,8 @@
 
 A disk that is full or broken must not end a training run: every failure is kept in ``trouble``,
 the first one is what the report says, and the run goes on without what could not be written.
+Parameters and report, which cannot be had again, are then written elsewhere, where the system keeps
+temporary files; what finds no place there either is ``lost``, and the run's exit code says so.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
 
 import msgspec
@@ -120,13 +122,18 @@ class RunFolder:
         files: The disk.
 
     Statistics:
-        ``trouble``: the first failure in words, "" if none; ``events_lost``: events not written.
+        ``trouble``: the first failure in words, "" if none; ``events_lost``: events not written;
+        ``elsewhere``: files that are not in the folder, and their paths; ``lost``: files that are
+        nowhere.
     """
 
     def __init__(self, path: str, *, files: Files | None = None) -> None:
         self.path = path
         self.trouble = ""
         self.events_lost = 0
+        self.elsewhere: dict[str, str] = {}
+        self.lost: list[str] = []
+        self._spare = ""
         self._files = files if files is not None else LocalFiles()
         self._events_size = 0
 
@@ -168,20 +175,41 @@ class RunFolder:
         self, layout: Layout, flat: Flat, metadata: Mapping[str, str], *, whole: bool = True
     ) -> None:
         """Write the parameters; those with holes under another name, so that nobody mistakes it."""
-        self._replace(PARAMETERS if whole else PARTIAL, safetensors.encode(layout, flat, metadata))
+        name = PARAMETERS if whole else PARTIAL
+        self._keep(name, lambda: safetensors.encode(layout, flat, metadata))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report whole."""
         text = msgspec.json.format(msgspec.json.encode(report), indent=2)
-        self._replace(REPORT, [text, b"\n"])
+        self._keep(REPORT, lambda: [text, b"\n"])
 
-    def _replace(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
+    def _keep(self, name: str, pieces: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """Write a file whole, in the folder if it can be, elsewhere if not."""
+        self.lost = [other for other in self.lost if other != name]
+        self.elsewhere.pop(name, None)
         try:
-            self._files.replace(os.path.join(self.path, name), pieces)
+            self._files.replace(os.path.join(self.path, name), pieces())
         except OSError as error:
             self._fail(f"{name}: {describe(error)}")
+            self._keep_elsewhere(name, pieces)
         except CheckpointError as error:
             self._fail(f"{name}: {error}")
+            self.lost.append(name)
+
+    def _keep_elsewhere(
+        self, name: str, pieces: Callable[[], Iterable[bytes | memoryview]]
+    ) -> None:
+        try:
+            if not self._spare:
+                folder = os.path.basename(os.path.normpath(self.path))
+                self._spare = self._files.spare_folder(f"pydownpour-{folder}")
+            path = os.path.join(self._spare, name)
+            self._files.replace(path, pieces())
+        except OSError as error:
+            self.trouble += f"; nor elsewhere: {describe(error)}"
+            self.lost.append(name)
+        else:
+            self.elsewhere[name] = path
 
     def _fail(self, words: str) -> None:
         self.trouble = self.trouble or words

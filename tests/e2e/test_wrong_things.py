@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import sys
 import traceback
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import pydownpour as dp
 from pydownpour import limits
@@ -403,23 +405,58 @@ def test_a_full_disk_does_not_end_the_training(files: Path) -> None:
         program=(sys.executable, "-c", LIMITED), cwd=files,
     )  # fmt: skip
     with run:
-        assert run.wait() == 0, run.said
+        assert run.wait() == 1, "what it was run for is lost"
     report = run.report
     assert report["state"] == "done"
     assert report["samples"] == 4
     assert "file too large (EFBIG)" in report["storage"]
+    assert report["lost"] == ["parameters.safetensors", "report.json"]
+    assert run.err[-1].startswith(
+        "pydownpour: parameters.safetensors and report.json could not be written anywhere: "
+    )
     assert run.heard("run folder: .*EFBIG"), "said while it runs, not only in the report"
     assert not (files / "run" / "parameters.safetensors").exists(), "half a file is no file"
     for line in (files / "run" / "events.jsonl").read_text().splitlines():
         json.loads(line)  # each is whole
 
 
+@pytest.mark.parametrize("by_hand", [False, True], ids=["run", "by hand"])
+def test_what_the_run_folder_cannot_hold_is_kept_elsewhere_and_the_place_is_said(
+    files: Path, by_hand: bool
+) -> None:
+    (files / "spare").mkdir()
+    (files / "run").mkdir()
+    # What is written to this device finds it full, as it would find a disk.
+    (files / "run" / "parameters.safetensors.tmp").symlink_to("/dev/full")
+    env = {"TMPDIR": str(files / "spare")}
+    if by_hand:
+        with ByHand(files / "good.py", files, shards=1, env=env) as job:
+            assert job.replica().wait() == 0
+            report, told = job.finish(), job.coordinator.err
+    else:
+        run = Command("run", "good.py", "--run-folder", "run", "--json", cwd=files, env=env)
+        with run:
+            assert run.wait() == 0, run.said
+        report, told = run.report, run.err
+    path = report["elsewhere"]["parameters.safetensors"]
+    assert path.startswith(str(files / "spare" / "pydownpour-run-"))
+    assert safetensors.numpy.load_file(path)["w"].shape == (4, 5)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert report["lost"] == []
+    assert told[-1] == (
+        "pydownpour: the run folder could not hold everything: parameters.safetensors: no space "
+        f"left on device (ENOSPC); parameters.safetensors is in {path}"
+    )
+    assert json.loads((files / "run" / "report.json").read_text())["elsewhere"]
+
+
 def test_a_run_folder_that_disappears_does_not_end_the_training(files: Path) -> None:
     (files / "good.py").write_text(WAITING)
-    with Command("run", "good.py", "--run-folder", "run", "--json", cwd=files) as run:
+    env = {"TMPDIR": str(files)}
+    with Command("run", "good.py", "--run-folder", "run", "--json", cwd=files, env=env) as run:
         until(lambda: status(run.url)["replicas"], "a replica")
         os.rename(files / "run", files / "moved")
         (files / "go").touch()
         assert run.wait() == 0, run.said
     assert run.report["samples"] == 4
-    assert json.dumps(run.report["storage"]) != '"ok"'
+    assert set(run.report["elsewhere"]) == {"parameters.safetensors", "report.json"}

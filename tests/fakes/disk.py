@@ -33,6 +33,11 @@ class FakeDisk(Files):
             raise FileExistsError(errno.EEXIST, "exists")
         self.folders.add(path)
 
+    def spare_folder(self, name: str) -> str:
+        path = f"spare/{name}"
+        self.make_folder(path, exist_ok=True)
+        return path
+
     def create(self, path: str, data: Bytes) -> None:
         if path in self.files:
             raise FileExistsError(errno.EEXIST, "exists", path)

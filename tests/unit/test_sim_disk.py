@@ -224,7 +224,9 @@ def test_a_run_folder_survives_a_bad_disk_in_words() -> None:
     d.fill()
     folder.append_events([{"event": "lost"}], sync=True)
     folder.write_report({"state": "done"})
-    assert folder.trouble == "events.jsonl: no space left on device (ENOSPC)"
+    words = "no space left on device (ENOSPC)"
+    assert folder.trouble == f"events.jsonl: {words}; nor elsewhere: {words}"
+    assert folder.lost == ["report.json"]
     assert folder.events_lost == 1
     d.heal()
     folder.write_report({"state": "done"})

@@ -96,11 +96,38 @@ def test_a_broken_disk_is_noted_once_and_never_raised(code: int) -> None:
     folder.append_events([{"event": "a"}, {"event": "b"}])
     folder.write_parameters(LAYOUT, np.zeros(5, np.float32), {})
     folder.write_report({})
-    assert folder.trouble == f"events.jsonl: {os.strerror(code).lower()} ({errno.errorcode[code]})"
+    words = f"{os.strerror(code).lower()} ({errno.errorcode[code]})"
+    assert folder.trouble.startswith(f"events.jsonl: {words}; nor elsewhere: {words}")
+    assert folder.lost == ["parameters.safetensors", "report.json"]
     assert folder.events_lost == 2
     disk.faults.clear()
     folder.append_events([{"event": "c"}])
     assert disk.files["r/events.jsonl"] == b'{"event":"c"}\n', "it goes on when space returns"
+
+
+def test_what_cannot_be_had_again_is_written_elsewhere() -> None:
+    disk = FakeDisk()
+    folder = RunFolder("runs/r/", files=disk)
+    folder.open()
+    disk.break_with(errno.ENOSPC, part="runs/r/")
+    folder.append_events([{"event": "a"}])
+    folder.write_parameters(LAYOUT, np.arange(5, dtype=np.float32), {})
+    folder.write_report({"state": "done"})
+    assert folder.elsewhere == {
+        "parameters.safetensors": "spare/pydownpour-r/parameters.safetensors",
+        "report.json": "spare/pydownpour-r/report.json",
+    }
+    assert folder.lost == []
+    read = safetensors.numpy.load(disk.files[folder.elsewhere["parameters.safetensors"]])
+    assert read["w"].tolist() == [[1, 2], [3, 4]]
+    disk.break_with(errno.EIO)
+    folder.write_report({"state": "done"})
+    assert (folder.lost, list(folder.elsewhere)) == (["report.json"], ["parameters.safetensors"])
+    assert "nor elsewhere: " in folder.trouble
+    disk.faults.clear()
+    folder.write_report({"state": "done"})
+    assert folder.lost == []
+    assert b'"done"' in disk.files["runs/r/report.json"]
 
 
 def test_events_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
