@@ -61,6 +61,11 @@ Answer: TypeAlias = "Message | bytes | str | FrameBody"
 Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
 
 
+def _unwatched(drop: Callable[[], None]) -> Callable[[], None]:
+    """Nobody wants to drop this answer, or to know when it has ended."""
+    return lambda: None
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class FrameBody:
@@ -68,6 +73,8 @@ class FrameBody:
 
     produce: Callable[[], Sequence[Any] | None]
     """The next buffers, or None at the end. Called again only when the last ones were written."""
+    begins: Callable[[Callable[[], None]], Callable[[], None]] = _unwatched
+    """Told, when the answer begins, how to drop it; what it returns is called when it has ended."""
 
 
 @final
@@ -353,23 +360,28 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody, kind: str) ->
     writer.send_headers()
     is_chunked = "Transfer-Encoding" in response.headers  # HTTP/1.0 has no chunks
     transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the reader went away")
     written = 0
 
     def taken() -> int | None:
-        unsent = sockets.unsent(transport) if transport is not None else 0
+        unsent = sockets.unsent(transport)
         return written - unsent if unsent else None
+
+    def drop() -> None:
+        sockets.drop(transport)
 
     def give_up() -> None:
         log.info(
             "%s took fewer than %d bytes of its answer in %g s (READER_SIZE_MIN, READER_WINDOW_S)",
             request.remote, limits.READER_SIZE_MIN, limits.READER_WINDOW_S,
         )  # fmt: skip
-        assert transport is not None
-        sockets.drop(transport)
+        drop()
 
     watch = Watch(Pace(limits.READER_WINDOW_S, limits.READER_SIZE_MIN), taken, give_up)
+    ended = body.begins(drop)
     try:
-        while transport is not None and not transport.is_closing():
+        while not transport.is_closing():
             size = _write_some(transport, body, is_chunked)
             if size is None:
                 await response.write_eof()
@@ -378,6 +390,7 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody, kind: str) ->
             await writer.drain()
     finally:
         watch.stop()
+        ended()
     raise ConnectionResetError("the reader went away")
 
 

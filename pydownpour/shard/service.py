@@ -283,7 +283,7 @@ class ShardService:
 
     async def _fetch(self, call: Call) -> FrameBody:
         shard = self._serving()
-        self._identity(shard, call, reads=True)
+        replica, _ = self._identity(shard, call, reads=True)
         since = number(call.query.get("since", "0"), "since", LSN_MAX)
         first = number(call.query.get("first", "0"), "first", limits.LAYOUT_LEN_MAX)
         batches = fetch_batches(shard, 0, since, first)
@@ -295,7 +295,9 @@ class ShardService:
             return buffers
 
         shard.fetches += 1
-        return FrameBody(produce)
+        if replica == READER:
+            return FrameBody(produce)
+        return FrameBody(produce, begins=lambda drop: shard.read_begins(replica, drop))
 
     def _identity(self, shard: Shard, call: Call, *, reads: bool = False) -> tuple[int, int]:
         """Who asks, proven: (replica, incarnation). The coordinator may only read."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import heapq
+from collections.abc import Callable
 from typing import final
 
 from pydownpour import _core, limits
@@ -93,6 +94,8 @@ class Shard:
         self.turns = Turns()
         self.streams: dict[int, Stream] = {}
         """The one live stream of each replica."""
+        self._reads: dict[int, Callable[[], None]] = {}
+        """How to drop each replica's one answer over GET."""
         self.pushes = 0
         self.pushes_duplicate = 0
         self.pushes_refused = 0
@@ -138,6 +141,23 @@ class Shard:
     def release_inlet(self) -> None:
         """A connection is gone: its memory may be promised to another."""
         self.reserved_bytes -= self.payload_size_max
+
+    def read_begins(self, replica: int, drop: Callable[[], None]) -> Callable[[], None]:
+        """A replica reads over GET, once at a time: an older answer is half dead and goes.
+
+        Returns:
+            To be called when the answer has ended.
+        """
+        older = self._reads.get(replica)
+        self._reads[replica] = drop
+        if older is not None:
+            older()
+
+        def ended() -> None:
+            if self._reads.get(replica) is drop:
+                del self._reads[replica]
+
+        return ended
 
     def admit(self, frame: _core.Frame) -> float | Refused:
         """Decide about an announced push: the scale to apply it with, or why not.

@@ -26,6 +26,7 @@ from pydownpour.wire import frames, messages
 from pydownpour.wire.messages import ShardAssigned
 from pydownpour.wire.proof import KEY_SIZE, Keeper
 from tests.e2e.stage import Stage, ones
+from tests.e2e.stranger import Stranger, dismiss
 
 LENGTH = 1 << 20
 """16 fragments, 4 MiB: more than sockets hold."""
@@ -158,6 +159,19 @@ async def test_a_reader_that_takes_nothing_for_long_loses_its_connection(
     await until_nothing_is_kept(shard)
 
 
+async def test_a_replica_reads_over_get_once_at_a_time(serving: tuple[Server, Shard]) -> None:
+    server, shard = serving
+    readers = [await stuck_reader(server.url, headers_of(1)) for _ in range(5)]
+    async with asyncio.timeout(PATIENCE_S):
+        for older in readers[:-1]:
+            while older.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != errno.ECONNRESET:
+                await asyncio.sleep(0.01)
+    assert readers[-1].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    for reader in readers:
+        reset(reader)
+    await until_nothing_is_kept(shard)
+
+
 async def test_many_stuck_readers_do_not_hold_a_replica_up(tmp_path: Path) -> None:
     job = dp.Job(
         parameters={"w": np.zeros(LENGTH, np.float32)},
@@ -169,19 +183,22 @@ async def test_many_stuck_readers_do_not_hold_a_replica_up(tmp_path: Path) -> No
 
     @job.replica
     async def train(replica: dp.Replica) -> None:
-        (link,) = replica._trainer.session.links
         async for unit in replica.work():
             for _ in unit.batches(1):
                 if len(readers) < 20:
-                    readers.append(await stuck_reader(link.entry.url, link.headers))
+                    stranger = await Stranger.join(stage.url)
+                    reader = await stuck_reader(stranger.shard.url, stranger.headers)
+                    readers.append(reader)
                 await replica.step(ones(job, -1.0))
         await replica.flush()
         for reader in readers:
             reset(reader)
+        await dismiss(stage.url)
 
     async with Stage(job, tmp_path / "run", shards=1) as stage:
-        await stage.replica()
+        await stage.replica(name="fast")
     np.testing.assert_array_equal(stage.parameters()["w"], 30.0)
     assert len(readers) == 20
-    pushes, (replica,) = stage.report["pushes"], stage.report["replicas"]
-    assert (pushes["acked"], pushes["refused"], replica["reconnects"]) == (30, 0, 0)
+    (fast,) = (replica for replica in stage.report["replicas"] if replica["name"] == "fast")
+    pushes = stage.report["pushes"]
+    assert (pushes["acked"], pushes["refused"], fast["reconnects"]) == (30, 0, 0)
