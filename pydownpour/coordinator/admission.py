@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from pydownpour import limits
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.slots import Slot
 from pydownpour.errors import ConfigError, LayoutMismatch
 from pydownpour.layout import Partition, ShardEntry
+from pydownpour.net.access import check_not_plain
 from pydownpour.wire import messages
 from pydownpour.wire.messages import Join, Joined, ShardAssigned, WorkEntry
 from pydownpour.wire.proof import Keeper
@@ -58,6 +61,31 @@ def check_dtype(job: Declared, join: Join) -> None:
             f"this job sends gradients as {job.wire_dtype}, the replica can send "
             f"{', '.join(join.wire_dtypes)}; set wire_dtype in the job"
         )
+
+
+def check_url(url: str, *, tls: bool) -> None:
+    """Refuse an advertised URL that replicas could not use, or should not.
+
+    Args:
+        url: The shard's.
+        tls: Whether the coordinator itself is reached by https.
+
+    Raises:
+        ConfigError: it is no http or https URL of a host, or not https although we are.
+    """
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    odd = " " in url or not url.isprintable()
+    if odd or not good or parts.username or parts.query or parts.fragment:
+        raise ConfigError(
+            f"shard URL {url[:200]!r} must be http:// or https://, a host, and maybe a port and a "
+            "path"
+        )
+    if tls:
+        check_not_plain("https://", url, "the shard")
 
 
 def assigned(job: Declared, partition: Partition, slot: Slot, keeper: Keeper) -> ShardAssigned:

@@ -69,6 +69,7 @@ class Core:
         shards: How many shards its parameters are cut into.
         expected_replicas: How many the operator means to start; only for words, and for knowing
             when a job without declared work is over.
+        tls: The job is reached by https: so must its shards be.
         now: The time the job starts.
         key: ``proof.KEY_SIZE`` random bytes: who has them can speak for every role.
 
@@ -77,9 +78,16 @@ class Core:
     """
 
     def __init__(
-        self, job: Declared, *, shards: int, now: float, key: bytes, expected_replicas: int = 0
+        self,
+        job: Declared,
+        *,
+        shards: int,
+        now: float,
+        key: bytes,
+        expected_replicas: int = 0,
+        tls: bool = False,
     ) -> None:
-        self.job = job
+        self.job, self.tls = job, tls
         self.keeper = Keeper(key)
         """Of the secrets of shards."""
         self.replica_keeper = self.keeper.derive(admission.REPLICAS)
@@ -122,18 +130,24 @@ class Core:
         """A shard offers itself.
 
         Raises:
-            ConfigError: protocols do not meet, or there is no place for it.
+            ConfigError: protocols do not meet, a URL that replicas cannot use or should not, or
+                there is no place for it.
             NotReady: its place may become free.
             JobFailed, ClosedError: the job is over.
         """
-        admission.protocol(message.protocol_min, message.protocol_max, "shard")
-        self.check_open()
+        self.check_hello(message)
         slot, repeated = self.slots.place(message, now, running=self.state == "running")
         if not repeated:
             self.note_event(
                 now, "shard", index=slot.index, url=slot.url, host=slot.host, pid=slot.pid
             )
         return admission.assigned(self.job, self.partition, slot, self.keeper)
+
+    def check_hello(self, message: ShardHello) -> None:
+        """What can be said about an offer before anybody calls its URL; raises as ``hello``."""
+        admission.protocol(message.protocol_min, message.protocol_max, "shard")
+        self.check_open()
+        admission.check_url(message.url, tls=self.tls)
 
     def loading(self, index: int, secret: str, now: float) -> Slot:
         """A shard asks for its first parameters: a sign of life, too.

@@ -114,6 +114,7 @@ async def serve_coordinator(
         now=loop.time(),
         key=random.randbytes(KEY_SIZE),
         expected_replicas=expected_replicas,
+        tls=bool(access.tls and access.tls.cert),
     )
     recorder = Recorder(core)
     service = CoordinatorService(
@@ -214,7 +215,7 @@ class CoordinatorService:
     async def _hello(self, call: Call) -> Message:
         """Ask a shard something at its own URL first: at the job's end all depends on that road."""
         message = messages.decode(ShardHello, call.body)
-        self.core.check_open()
+        self.core.check_hello(message)
         try:
             await self._reader.check(message.url)
         except DownpourError as error:

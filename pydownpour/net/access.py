@@ -210,6 +210,25 @@ class Access:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
+def check_not_plain(reached: str, offered: str, whose: str) -> None:
+    """Refuse to leave https: the token would go where everybody on the way can read it.
+
+    Args:
+        reached: The URL of who offers.
+        offered: The URL to go on to.
+        whose: For the message, e.g. ``shard 0``.
+
+    Raises:
+        ConfigError: the first is https and the second is not.
+    """
+    if reached.startswith("https://") and not offered.startswith("https://"):
+        raise ConfigError(
+            f"{whose} is offered at {offered} in a job of https: the token would travel in the "
+            "clear; give the shard a certificate (--tls-cert, --tls-key), or "
+            "the https URL of the proxy in front of it (--advertise)"
+        )
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 

@@ -22,7 +22,7 @@ from pydownpour import limits
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, JobFailed, LayoutMismatch
 from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
-from pydownpour.net.access import Access, Tls
+from pydownpour.net.access import Access, Tls, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Turn, Waiting
 from pydownpour.replica.failure import EndedItself, note_unit, unit_failure
@@ -303,6 +303,8 @@ class _Joined:
             layout = await _job_layout(client, self._rng)
         joined = await _ask_to_join(client, layout, self._name, self._owner, self._rng)
         partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
+        for shard in joined.shards:
+            check_not_plain(self._url, shard.url, f"shard {shard.index}")
         session = self._session = Session(joined, layout, client, self._access, self._rng)
         _ = session.spawn(_say_waits(session), "words about waiting")
         await session.__aenter__()

@@ -28,7 +28,7 @@ from pydownpour.errors import (
 from pydownpour.fields import number
 from pydownpour.layout import raw
 from pydownpour.net import process
-from pydownpour.net.access import Access, Bind
+from pydownpour.net.access import Access, Bind, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
@@ -120,6 +120,7 @@ async def run_shard(
         rng = rng or random.SystemRandom()
         over = False
         while not over:
+            check_not_plain(coordinator, advertise or server.url, "this shard")
             assigned = await _register(client, advertise or server.url, index, rng)
             try:
                 await service.load(client, assigned)

@@ -12,10 +12,13 @@ import trustme
 
 import pydownpour as dp
 from pydownpour import limits
+from pydownpour.coordinator.slots import Slots
 from pydownpour.errors import ConfigError, DownpourError
+from pydownpour.layout import ShardEntry
 from pydownpour.net.access import Access, Bind, Tls
 from pydownpour.net.client import Client
-from pydownpour.wire.messages import Status
+from pydownpour.shard.service import serve_shard
+from pydownpour.wire.messages import ShardAssigned, ShardHello, Status
 from tests.chaos.processes import ByHand, Command
 from tests.e2e.stage import Stage, ones
 
@@ -161,3 +164,50 @@ def test_roles_by_hand_over_tls_and_a_wrong_authority_in_one_line(
 
 def test_bind_that_others_reach_is_allowed_with_token_and_tls(certificates: Certificates) -> None:
     certificates.access.check_bind(Bind("0.0.0.0"))
+
+
+async def test_a_replica_that_came_by_https_sends_no_token_to_a_plain_address(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator behind a proxy takes any shard; whoever came by https does not go on to it."""
+    heard: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1000))
+        writer.close()
+
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+    eavesdropper = await asyncio.start_server(listen, "127.0.0.1", 0)
+    plain = f"http://127.0.0.1:{eavesdropper.sockets[0].getsockname()[1]}"
+
+    def rerouted(self: Slots) -> list[ShardEntry]:
+        return [
+            ShardEntry(index=slot.index, url=plain, start=slot.start, len=slot.len) for slot in self
+        ]
+
+    async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
+        with monkeypatch.context() as patch:
+            patch.setattr(Slots, "entries", property(rerouted))
+            with pytest.raises(ConfigError, match="token would travel in the clear"):
+                async with dp.join(stage.url, token=TOKEN, ca=certificates.ca):
+                    pass
+        await stage.replica()
+    eavesdropper.close()
+    assert heard == []
+
+
+async def test_a_job_over_tls_refuses_a_shard_without(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+    only_token = Access(token=TOKEN, tls=Tls(ca=certificates.ca))
+    async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
+        with pytest.raises(ConfigError, match="token would travel in the clear"):
+            await serve_shard(
+                coordinator=stage.url, bind=Bind(), access=only_token, announce=lambda url: None
+            )
+        async with Client(stage.url, access=only_token) as client:
+            hello = ShardHello(url="http://127.0.0.1:1")
+            with pytest.raises(ConfigError, match="token would travel in the clear"):
+                await client.post("/v1/shard", hello, ShardAssigned)
+        await stage.replica()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from pydownpour.errors import AuthError, Fenced, RemoteProtocolError
+from pydownpour.errors import AuthError, ConfigError, Fenced, RemoteProtocolError
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Complete,
@@ -186,3 +186,30 @@ def test_a_hello_repeated_needs_the_nonce() -> None:
     for nonce in ("", "b"):
         with pytest.raises(Exception, match="has that place"):
             cast.core.hello(ShardHello(url="http://x", index=0, nonce=nonce), cast.now)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "a", "ftp://a", "http://", "https://:1", "http://a:99999", "http://a:x", "http://u@a",
+        "http://a/?q", "http://a/#f", "http://a b", "http://a\r\nX: y", "http://[::1",
+        "file:///etc",
+    ],
+)  # fmt: skip
+def test_a_shard_s_url_is_one_that_replicas_can_use(url: str) -> None:
+    cast = Cast()
+    with pytest.raises(ConfigError, match="must be http:// or https://"):
+        cast.core.hello(ShardHello(url=url), cast.now)
+
+
+def test_a_job_of_https_takes_no_plain_shard() -> None:
+    cast = Cast()
+    cast.core.tls = True
+    for url in ("http://10.0.0.5:7001", "http://localhost:1"):
+        with pytest.raises(ConfigError, match="token would travel in the clear"):
+            cast.core.hello(ShardHello(url=url), cast.now)
+    assert cast.core.hello(ShardHello(url="https://a/shard-0"), cast.now).index == 0
+    plain = Cast()
+    assert plain.core.hello(ShardHello(url="https://a/shard-0"), plain.now).index == 0, (
+        "a coordinator behind a proxy does not know that it is reached by https"
+    )
