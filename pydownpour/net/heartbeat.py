@@ -26,7 +26,7 @@ from pydownpour.errors import (
     TransportError,
 )
 from pydownpour.net.client import Client
-from pydownpour.net.waiting import Turn
+from pydownpour.net.waiting import Stalls, Turn
 from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,12 @@ class Heartbeats:
         """
         loop = asyncio.get_running_loop()
         self._patience.heard(loop.time())
+        self._stalls = Stalls(loop.time(), self._every_s + limits.HEARTBEAT_TIMEOUT_S)
         while True:
             sent_at = loop.time()
             answer = await self._send()
             if answer is not None:
+                self._stalls.look(loop.time())
                 self._patience.heard(loop.time(), state=answer.state)
                 self._heard(answer)
                 if answer.fenced or answer.state in ("done", "failed"):
@@ -102,6 +104,7 @@ class Heartbeats:
             failure = error
             self._with_counts = False
             self._log(logging.ERROR, failure)
+        self._patience.forgive(self._stalls.look(loop.time()))
         if (spent := self._patience.spent(failure, loop.time())) is not None:
             raise spent from failure
         if self._turn.is_mine(self._patience.heard_at, loop.time()):
@@ -136,6 +139,12 @@ class Patience:
         """It answered, and said how the job stands."""
         self.heard_at, self._refused_since = now, None
         self._was_finishing = state == "evaluating"
+
+    def forgive(self, seconds: float) -> None:
+        """We ourselves stood still for so long."""
+        if seconds:
+            self.heard_at += seconds
+            self._refused_since = None
 
     def spent(self, error: Exception, now: float) -> DownpourError | None:
         """It did not answer, for this reason: how to end, None to go on."""

@@ -70,3 +70,25 @@ class Turn:
             return False
         self._next_at = now + min(now - since, limits.WAIT_TOLD_MAX_S)
         return True
+
+
+@final
+class Stalls:
+    """Notices that this process itself stood still (Ctrl-Z, a lid that was closed). Pure.
+
+    Whoever waits with a limit looks at the clock at least every ``step_s``; what a look comes later
+    than that is time in which nobody could have been heard, and nobody is blamed for it.
+
+    Args:
+        now: When the wait begins.
+        step_s: Between two looks at most, if the process runs.
+    """
+
+    def __init__(self, now: float, step_s: float) -> None:
+        self._at, self._step_s = now, step_s
+
+    def look(self, now: float) -> float:
+        """Seconds of standing still since the last look; 0 if it was none to speak of."""
+        gap = now - self._at - self._step_s
+        self._at = now
+        return gap if gap > limits.STALL_S else 0.0

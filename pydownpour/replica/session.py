@@ -33,6 +33,7 @@ from pydownpour.net import process
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
+from pydownpour.net.waiting import Stalls
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Push
 from pydownpour.wire import messages
@@ -261,6 +262,7 @@ class Session:
     ) -> messages.M:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + limits.JOIN_PATIENCE_S
+        stalls = Stalls(loop.time(), limits.REQUEST_TIMEOUT_S + limits.BACKOFF_MAX_S)
         delay_s = limits.BACKOFF_MIN_S
         while True:
             self.check()
@@ -272,6 +274,7 @@ class Session:
                 if not error.retryable:
                     raise
                 self._check_done()  # then its coordinator has ended, too
+                give_up_at += stalls.look(loop.time())
                 if loop.time() > give_up_at:
                     self._fail(JobFailed(f"no answer from the coordinator: {error}"))
             await self._sleep(delay_s)

@@ -10,6 +10,7 @@ import pytest
 from pydownpour import limits
 from pydownpour.errors import PeerLost
 from pydownpour.net.client import Client
+from pydownpour.sim.actor import Actor
 from pydownpour.sim.compute import ComputeModel
 from pydownpour.sim.hosts import LinkModel
 from pydownpour.sim.oracle import Oracle
@@ -21,7 +22,13 @@ from pydownpour.wire.messages import Heartbeat
 STUCK_S = 10.0
 
 
-def small_world(*, latency_s: float = 0.03, storm_s: float = 100.0, pushes: int = 24) -> World:
+def small_world(
+    *,
+    latency_s: float = 0.03,
+    storm_s: float = 100.0,
+    pushes: int = 24,
+    virtual_s_max: float = 120.0,
+) -> World:
     """Two replicas at work for some six virtual seconds, or as long as so many pushes take."""
     oracle = Oracle(pushes=pushes)
     settings = Settings(
@@ -31,7 +38,7 @@ def small_world(*, latency_s: float = 0.03, storm_s: float = 100.0, pushes: int 
         link=LinkModel(latency_s=latency_s),
         compute=ComputeModel(base_s=0.5),
         faults=Plan(storm_s=storm_s),  # then everything is healed
-        virtual_s_max=120.0,
+        virtual_s_max=virtual_s_max,
     )
     return World(oracle.job, settings, oracle=oracle)
 
@@ -180,3 +187,24 @@ def test_a_coordinator_that_falls_silent_is_named_by_those_who_wait(
 def test_a_run_in_which_nothing_is_late_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert small_world().run().checks.violations == []
     assert [line for line in caplog.messages if line.startswith("waiting")] == []
+
+
+@pytest.mark.parametrize("at", [1.0 + 0.13 * i for i in range(4)])
+def test_a_job_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(at: float) -> None:
+    """Ctrl-Z, a walk, fg: longer than anybody's patience, and nobody is blamed."""
+    world = small_world(storm_s=500.0, virtual_s_max=1000.0)
+    actors: list[Actor] = []
+
+    def stop() -> None:
+        actors.extend(world.processes.alive)
+        for actor in actors:
+            world.processes.pause(actor)
+
+    def resume() -> None:
+        for actor in actors:
+            world.processes.resume(actor)
+
+    world.loop.at(at, stop)
+    world.loop.at(at + 5 * limits.JOIN_PATIENCE_S, resume)
+    assert world.run().checks.violations == []
+    assert (len(actors), world.restarts, world.ends) == (5, 0, [])

@@ -23,6 +23,7 @@ from pydownpour.errors import (
     TooLarge,
 )
 from pydownpour.net.heartbeat import Heartbeats, Patience
+from pydownpour.net.waiting import Stalls
 from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer, ShardStats
 
 REFUSED = ConnectFailed("nobody listens", refused=True)
@@ -108,6 +109,18 @@ def test_a_silent_coordinator_is_waited_for_and_one_that_is_gone_is_not() -> Non
     spent = patience.spent(REFUSED, 211.0 + limits.COORDINATOR_REFUSED_S)
     assert isinstance(spent, JobFailed)
     assert "the coordinator at http://c is gone" in str(spent)
+
+
+def test_time_in_which_we_stood_still_ourselves_counts_for_nobody() -> None:
+    patience = Patience("http://c")
+    patience.heard(100.0, state="running")
+    stalls = Stalls(100.0, 2.0)
+    assert [stalls.look(now) for now in (101.0, 103.0, 103.0 + 2.0 + limits.STALL_S)] == [0, 0, 0]
+    gap = stalls.look(500.0)
+    assert gap == 500.0 - 106.0 - 2.0
+    patience.forgive(gap)
+    assert patience.spent(DeadlineExceeded("slow"), 500.0) is None
+    assert isinstance(patience.spent(DeadlineExceeded("slow"), 560.0), JobFailed)
 
 
 def test_a_coordinator_that_was_finishing_is_gone_for_good_when_nobody_listens() -> None:
