@@ -309,6 +309,9 @@ REFUSERS_KEPT_MAX: Final = 1024
 """Replicas whose refused records a shard counts by name; those of more are one sum."""
 REFUSERS_TOLD_MAX: Final = 8
 """Of these, how many a heartbeat and the report name: where to begin to look for a cause."""
+WRITE_TOLD_SIZE: Final = 1 * MIB
+"""Bytes of the final parameters between two words about how far they are: a fraction of a second
+on a slow disk."""
 EVENTS_SIZE_MAX: Final = 64 * MIB
 """Bytes of events.jsonl; a role that joins and dies for ever must not fill the disk."""
 EVENTS_QUEUED_MAX: Final = 10_000

@@ -95,9 +95,25 @@ class Recorder:
         self, flat: Flat, metadata: Mapping[str, str], *, whole: bool = True
     ) -> None:
         """Write the final parameters; those with holes (NaN) under a name of their own."""
-        folder, layout = self._folder, self._core.job.layout
-        if folder is not None:
-            await self._call(lambda: folder.write_parameters(layout, flat, metadata, whole=whole))
+        folder, core = self._folder, self._core
+        if folder is None:
+            return
+        layout = core.job.layout
+        whole_mb = layout.len * 4 / 1e6
+
+        def told(size: int) -> None:
+            # From the disk's thread: one assignment, which whoever reads the notes sees whole.
+            core.notes["ending"] = (
+                f"writing the final parameters: {min(size / 1e6, whole_mb):.1f} of "
+                f"{whole_mb:.1f} MB"
+            )
+
+        try:
+            await self._call(
+                lambda: folder.write_parameters(layout, flat, metadata, whole=whole, told=told)
+            )
+        finally:
+            core.notes.pop("ending", None)
 
     async def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report."""

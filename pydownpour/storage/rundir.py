@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 import msgspec
@@ -172,11 +172,20 @@ class RunFolder:
             self._fail(f"{EVENTS}: {describe(error)}")
 
     def write_parameters(
-        self, layout: Layout, flat: Flat, metadata: Mapping[str, str], *, whole: bool = True
+        self,
+        layout: Layout,
+        flat: Flat,
+        metadata: Mapping[str, str],
+        *,
+        whole: bool = True,
+        told: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """Write the parameters; those with holes under another name, so that nobody mistakes it."""
+        """Write the parameters; those with holes under another name, so that nobody mistakes it.
+
+        ``told`` is called with the bytes handed to the disk so far, as they go.
+        """
         name = PARAMETERS if whole else PARTIAL
-        self._keep(name, lambda: safetensors.encode(layout, flat, metadata))
+        self._keep(name, lambda: _told(safetensors.encode(layout, flat, metadata), told))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report whole."""
@@ -213,6 +222,17 @@ class RunFolder:
 
     def _fail(self, words: str) -> None:
         self.trouble = self.trouble or words
+
+
+def _told(pieces: Iterable[memoryview], told: Callable[[int], None]) -> Iterator[memoryview]:
+    """The same bytes in pieces small enough to tell how far they are."""
+    size, step = 0, limits.WRITE_TOLD_SIZE
+    for piece in pieces:
+        for at in range(0, len(piece), step):
+            told(size + at)
+            yield piece[at : at + step]
+        size += len(piece)
+    told(size)
 
 
 def describe(error: OSError) -> str:
