@@ -32,6 +32,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     UpgradeRefused,
 )
+from pydownpour.fields import clip
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat
 from pydownpour.net.client import Client
 from pydownpour.net.pace import Pace, Watch
@@ -44,6 +45,8 @@ from pydownpour.wire.messages import ShardEntry
 
 log = logging.getLogger(__name__)
 
+BROKE_LEN_MAX: Final = 160
+"""Characters of a broken connection's own words in a message about waiting."""
 RECORDS_IN_FLIGHT_MAX: Final = 768
 assert RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
 
@@ -121,6 +124,8 @@ class Link:
         self.connect_patience_s = limits.CONNECT_TIMEOUT_S
         """For the next stream to open: longer each time, a link may be slow and its queue long."""
         self._road: Road | None = None
+        self._broke = ""
+        """What the last connection, or try at one, ended with."""
 
     # -- what the session asks -----------------------------------------------------------------
 
@@ -153,10 +158,15 @@ class Link:
         return self.bytes_sent + sent, self.bytes_received + received
 
     def describe(self) -> str:
-        """Who this is, for messages about waiting."""
-        state = f" ({self._held})" if self._held else ""
-        state = state if self.connected else " (not connected)"
-        return f"shard {self.entry.index} at {self.entry.url}{state}"
+        """Who this is, for messages."""
+        return f"shard {self.entry.index} at {self.entry.url}"
+
+    def waiting_for(self) -> str:
+        """Who this is and what keeps it, for messages about waiting."""
+        if self.connected:
+            return self.describe() + (f" ({self._held})" if self._held else "")
+        broke = f": {clip(self._broke, BROKE_LEN_MAX)}" if self._broke else ""
+        return f"{self.describe()} (not connected{broke})"
 
     # -- its life --------------------------------------------------------------------------------
 
@@ -182,7 +192,7 @@ class Link:
                 if not (error.retryable or isinstance(error, RemoteProtocolError)):
                     raise
                 log.info("link to %s: %s", self.describe(), error)
-                reason = str(error)
+                self._broke = str(error)
             now = loop.time()
             self.connect_patience_s = min(2 * self.connect_patience_s, limits.REQUEST_TIMEOUT_S)
             if self.connected:
@@ -195,11 +205,12 @@ class Link:
             if self._failures > limits.RECONNECTS_MAX and failing_s > limits.JOIN_PATIENCE_S:
                 raise JobFailed(
                     f"{self.describe()}: {self._failures} connections in a row, in {failing_s:.0f} "
-                    f"s, settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last one: {reason}"
+                    f"s, settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last: {self._broke}"
                 )
             if now - alive_at > limits.JOIN_PATIENCE_S:
                 raise JobFailed(
-                    f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: {reason}"
+                    f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: "
+                    f"{self._broke}"
                 )
             await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.0))
             self._delay_s = min(self._delay_s * 2, limits.BACKOFF_MAX_S)

@@ -194,7 +194,7 @@ class Session:
     def waiting_for(self) -> str:
         """Whom we wait for, in words; "" if nobody. Of many the first few are named."""
         late = [link for link in self.links if link.queue or link.fetch_wanted]
-        named = ", ".join(link.describe() for link in late[:WAITED_FOR_NAMED_MAX])
+        named = ", ".join(link.waiting_for() for link in late[:WAITED_FOR_NAMED_MAX])
         more = len(late) - WAITED_FOR_NAMED_MAX
         return clip(f"{named} and {more} more" if more > 0 else named)
 
