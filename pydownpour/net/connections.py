@@ -267,7 +267,8 @@ class _TlsDoor(asyncio.Protocol):
                 ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
             )
         except (OSError, ssl.SSLError) as error:
-            self._server.complain(seat.host, f"no TLS handshake: {error or type(error).__name__}")
+            words = str(error) or type(error).__name__
+            self._server.complain(seat.host, f"no TLS handshake: {words}")
         finally:
             if connection.transport is None:
                 seat.leave()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -15,10 +18,12 @@ from pydownpour import limits
 from pydownpour.coordinator.slots import Slots
 from pydownpour.errors import ConfigError, DownpourError
 from pydownpour.layout import ShardEntry
+from pydownpour.net import process
 from pydownpour.net.access import Access, Bind, Tls
 from pydownpour.net.client import Client
+from pydownpour.net.server import Call, Route, Server
 from pydownpour.shard.service import serve_shard
-from pydownpour.wire.messages import ShardAssigned, ShardHello, Status
+from pydownpour.wire.messages import HeartbeatAnswer, ShardAssigned, ShardHello, Status
 from tests.chaos.processes import ByHand, Command
 from tests.e2e.stage import Stage, ones
 
@@ -131,6 +136,37 @@ async def test_a_client_without_tls_at_a_server_with_it_is_told(
             with pytest.raises(DownpourError, match=r"https|broke"):
                 await client.get("/v1/status", Status)
         await stage.replica()
+
+
+async def test_strangers_who_never_shake_hands_make_room_and_are_cut_off(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "TLS_HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(process, "descriptors", lambda: (40, 0))
+
+    async def answer(call: Call) -> HeartbeatAnswer:
+        return HeartbeatAnswer(state="running")
+
+    route = Route("GET", "/v1/answer", answer)
+    access = certificates.access
+    async with Server([route], bind=Bind(), access=access, name="test") as server:
+        target = urlsplit(server.url)
+        with contextlib.ExitStack() as stack:
+            strangers = []
+            for i in range(60):
+                stranger = socket.create_connection((target.hostname, target.port))
+                strangers.append(stack.enter_context(stranger))
+                stranger.setblocking(False)
+                if i % 3 == 0:
+                    stranger.send(b"this is no handshake\r\n" if i % 2 else b"\x16\x03\x01")
+                async with Client(server.url, access=access) as client:
+                    await client.get("/v1/answer", HeartbeatAnswer)
+            for stranger in strangers:
+                with contextlib.suppress(ConnectionError):
+                    said = await asyncio.get_running_loop().sock_recv(stranger, 100)
+                    assert said[:1] in (b"", b"\x15"), "nothing, or an alert of TLS"
+        assert len(caplog.records) == 1, "one line about one address"
+        assert "no TLS handshake" in caplog.text
 
 
 def test_roles_by_hand_over_tls_and_a_wrong_authority_in_one_line(
