@@ -305,6 +305,16 @@ LOSS_POINTS_MAX: Final = 400
 """Points of the loss curve; beyond, neighbours are averaged. More than a terminal has columns."""
 EVALUATIONS_MAX: Final = 1000
 """Evaluations kept in memory, the newest; events.jsonl has all."""
+EVALUATION_NUMBERS_MAX: Final = 20_000
+"""Numbers in all of these together: fewer are kept of an evaluation that returns many."""
+EVALUATION_ERRORS_MAX: Final = 100
+"""Failures of evaluations kept in memory, the newest, a line each."""
+STATUS_ROWS_MAX: Final = 500
+"""Replicas, and shards, that a status shows row by row; it counts all."""
+STATUS_EVALUATIONS_MAX: Final = 10
+"""Evaluations in a status, the newest: a display shows the last one, and a rate."""
+REPORT_ROWS_MAX: Final = 1000
+"""Replicas, and shards, that a report lists one by one; the others are one sum."""
 REFUSERS_KEPT_MAX: Final = 1024
 """Replicas whose refused records a shard counts by name; those of more are one sum."""
 REFUSERS_TOLD_MAX: Final = 8

@@ -83,7 +83,7 @@ class View:
         live = [r for r in self.replicas if r.state == "live"]
         if live:
             mean = sum(r.staleness for r in live) / len(live)
-            words.append(f"{len(live)} replicas, staleness {mean:.1f}")
+            words.append(f"{status.replicas_live:,} replicas, staleness {mean:.1f}")
         if status.reason:
             words.append(status.reason)
         return "  ".join(words)
@@ -136,15 +136,11 @@ def _replicas(before: Status, now: Status, span_s: float) -> tuple[ReplicaLine, 
 
 
 def _shards(before: Status, now: Status, span_s: float) -> ShardLine:
-    received = sum(s.stats.bytes_received for s in now.shards)
-    sent = sum(s.stats.bytes_sent for s in now.shards)
     return ShardLine(
-        ready=sum(s.state == "ready" for s in now.shards),
-        shards=len(now.shards),
-        bytes_in_per_s=_per_s(
-            received - sum(s.stats.bytes_received for s in before.shards), span_s
-        ),
-        bytes_out_per_s=_per_s(sent - sum(s.stats.bytes_sent for s in before.shards), span_s),
+        ready=now.shards_ready,
+        shards=now.shards_count,
+        bytes_in_per_s=_per_s(now.bytes_to_shards - before.bytes_to_shards, span_s),
+        bytes_out_per_s=_per_s(now.bytes_from_shards - before.bytes_from_shards, span_s),
         lsns=tuple(s.stats.lsn for s in now.shards),
         streams=sum(s.stats.streams for s in now.shards),
     )

@@ -16,13 +16,17 @@ import math
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
 from pydownpour import limits
 from pydownpour.coordinator.core import Core
 from pydownpour.errors import DownpourError
+from pydownpour.fields import clip
 from pydownpour.layout import Flat
 from pydownpour.wire.messages import EvaluationEntry
+
+ERROR_LEN_MAX: Final = 1024
+"""Characters of a failure that are kept: a user's exception may say as much as it likes."""
 
 
 @final
@@ -122,7 +126,7 @@ class Evaluator:
             self._failed(number, f"{', '.join(dropped)} not finite")
         else:
             core.notes.pop("evaluation", None)
-        core.progress.evaluations.append(
+        core.progress.evaluated(
             EvaluationEntry(
                 number=number,
                 at_s=round(now - core.started, 3),
@@ -134,7 +138,7 @@ class Evaluator:
 
     def _failed(self, number: int, words: str) -> None:
         core = self._core
-        text = f"evaluation after pass {number}: {words}"
+        text = clip(f"evaluation after pass {number}: {words}", ERROR_LEN_MAX)
         core.notes["evaluation"] = text
         core.progress.evaluation_errors.append(text)
         now = asyncio.get_running_loop().time()

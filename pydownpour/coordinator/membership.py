@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import heapq
 import re
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from pydownpour import limits
 from pydownpour.coordinator.tally import add_stats
@@ -219,6 +220,13 @@ class Membership:
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def foremost(self, count: int, worth: Callable[[Member], Any]) -> list[Member]:
+        """At most so many members, those worth the most, by id."""
+        if len(self._members) <= count:
+            return list(self._members.values())
+        chosen = heapq.nlargest(count, self._members.values(), key=worth)
+        return sorted(chosen, key=lambda member: member.id)
 
     def where(self, test: Callable[[Member], bool]) -> list[Member]:
         """The members that pass a test, by id."""

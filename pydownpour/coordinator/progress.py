@@ -102,9 +102,19 @@ class Progress:
     def __init__(self) -> None:
         self.curve = LossCurve()
         self.evaluations: deque[EvaluationEntry] = deque(maxlen=limits.EVALUATIONS_MAX)
-        self.evaluation_errors: deque[str] = deque(maxlen=limits.EVALUATIONS_MAX)
+        self._numbers = 0
+        self.evaluation_errors: deque[str] = deque(maxlen=limits.EVALUATION_ERRORS_MAX)
         self.running_since: float | None = None
         self.running_until: float | None = None
+
+    def evaluated(self, entry: EvaluationEntry) -> None:
+        """Keep an evaluation, and forget the oldest ones where they are too many numbers."""
+        if len(self.evaluations) == limits.EVALUATIONS_MAX:
+            self._numbers -= len(self.evaluations[0].metrics)
+        self.evaluations.append(entry)
+        self._numbers += len(entry.metrics)
+        while self._numbers > limits.EVALUATION_NUMBERS_MAX and len(self.evaluations) > 1:
+            self._numbers -= len(self.evaluations.popleft().metrics)
 
     def begin(self, now: float) -> None:
         """The first replica got work."""

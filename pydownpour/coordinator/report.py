@@ -9,14 +9,19 @@ the most. When a replica was killed its last words are missing: what shards appl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from pydownpour import histogram
+from pydownpour import histogram, limits
 from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.membership import Member
+from pydownpour.coordinator.salvage import PARTS_TOLD_MAX
 from pydownpour.coordinator.slots import Slot
 from pydownpour.coordinator.tally import finite
+
+AUDIT_LINES_MAX: Final = 100
+"""What the ledger says against itself: one fault shows in many places, the first ones tell."""
 
 
 def build_report(
@@ -35,6 +40,7 @@ def build_report(
     members, slots = list(core.members), list(core.slots)
     samples = core.samples_done
     metrics = progress.metrics
+    listed = core.members.foremost(limits.REPORT_ROWS_MAX, lambda member: _work_of(core, member))
     report: dict[str, Any] = {
         "job": core.job.name,
         "state": "failed" if core.state == "failed" else core.outcome,
@@ -63,16 +69,18 @@ def build_report(
             "to_shards": sum(slot.stats.bytes_received for slot in slots),
             "from_shards": sum(slot.stats.bytes_sent for slot in slots),
         },
-        "rss_peak_bytes": _memory(members, slots, rss_peak_bytes),
-        "replicas": [_replica(core, member) for member in members],
-        "shards": [_shard(slot) for slot in slots],
+        "rss_peak_bytes": _memory(listed, slots[: limits.REPORT_ROWS_MAX], rss_peak_bytes),
+        "replicas": [_replica(core, member) for member in listed],
+        "replicas_more": _more(core, members, listed),
+        "shards": [_shard(slot) for slot in slots[: limits.REPORT_ROWS_MAX]],
+        "shards_count": len(slots),
         "optimizer": core.job.optimizer.describe(),
         "policy": core.job.policy.to_wire(),
         "parameters": core.job.layout.len,
-        "parameters_missing": core.missing,
+        "parameters_missing": core.missing[:PARTS_TOLD_MAX],
         "losses": progress.curve.points,
         "losses_not_finite": sum(member.stats.losses_not_finite for member in members),
-        "audit": ledger.audit() if ledger is not None else [],
+        "audit": ledger.audit()[:AUDIT_LINES_MAX] if ledger is not None else [],
         "storage": storage,
     }
     if "accuracy" in metrics:
@@ -100,7 +108,8 @@ def audit_report(report: Mapping[str, Any]) -> list[str]:
     if work := report["work"]:
         for what in ("units", "samples"):
             total = work[f"{what}_total"] - work[f"{what}_aside"]
-            by_replicas = sum(replica[what] for replica in report["replicas"])
+            rows = [*report["replicas"], report["replicas_more"]]
+            by_replicas = sum(replica[what] for replica in rows)
             if not by_replicas == report[what] == total:
                 wrong.append(
                     f"{what}: {by_replicas} by replicas, {report[what]} of the job, {total} to do"
@@ -170,10 +179,30 @@ def _memory(members: list[Member], slots: list[Slot], own: int) -> dict[str, int
     peaks |= {f"shard-{slot.index}": slot.stats.rss_peak_bytes for slot in slots}
     # By name, as the engine and the log files call it; a name two replicas share gets the id too.
     names = [member.name or f"replica-{member.id}" for member in members]
+    often = Counter(names)
     for member, name in zip(members, names, strict=True):
-        key = name if names.count(name) == 1 else f"{name} ({member.id})"
+        key = name if often[name] == 1 else f"{name} ({member.id})"
         peaks[key] = member.rss_peak_bytes
     return peaks
+
+
+def _work_of(core: Core, member: Member) -> tuple[int, int]:
+    """(samples, units) of one replica, as they count."""
+    done = core.ledger.account(member.id) if core.ledger is not None else member.stats
+    return done.samples, done.units
+
+
+def _more(core: Core, members: list[Member], listed: list[Member]) -> dict[str, int]:
+    """The replicas that are not listed one by one: how many, and what they did together."""
+    ids = {member.id for member in listed}
+    others = [member for member in members if member.id not in ids]
+    work = [_work_of(core, member) for member in others]
+    return {
+        "count": len(others),
+        "samples": sum(samples for samples, _ in work),
+        "units": sum(units for _, units in work),
+        "steps": sum(member.stats.steps for member in others),
+    }
 
 
 def _replica(core: Core, member: Member) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any, Final
 from pydownpour.coordinator.slots import Slot
 from pydownpour.layout import Layout
 
+PARTS_TOLD_MAX: Final = 100
+"""Missing parts that a report lists."""
 ARRAYS_NAMED_MAX: Final = 8
 """Arrays that one missing part names; of more it says how many there are."""
 SHARDS_NAMED_MAX: Final = 3

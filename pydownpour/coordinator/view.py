@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from pydownpour import limits
 from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.slots import Slot
 from pydownpour.coordinator.tally import finite
+from pydownpour.fields import clip
 from pydownpour.wire.messages import ReplicaStatus, ShardStatus, Status
+
+ROWS: Final = (
+    "evaluations", "evaluation_errors", "replicas", "shards", "losses", "units_aside",
+    "rss_peak_bytes",
+)  # fmt: skip
+"""What of a report has its own rows in a status, or none there: it may be long."""
+WAITING_LEN_MAX: Final = 256
+"""Characters of the words for whom a replica waits: a line of a display is no longer."""
 
 
 def status(core: Core, now: float, *, run_folder: str, report: dict[str, Any] | None) -> Status:
     """The job at this moment."""
     ledger = core.ledger
+    members = core.members.foremost(limits.STATUS_ROWS_MAX, _worth)
+    # A stable sort: those that are not ready come first, each kind by index.
+    slots = sorted(core.slots, key=lambda slot: slot.state == "ready")[: limits.STATUS_ROWS_MAX]
     return Status(
         job=core.job.name,
         state=core.state,
@@ -29,12 +42,23 @@ def status(core: Core, now: float, *, run_folder: str, report: dict[str, Any] | 
         samples_done=core.samples_done,
         samples=ledger.samples_total if ledger is not None else 0,
         losses=core.progress.curve.points,
-        evaluations=list(core.progress.evaluations),
-        replicas=[replica_status(member, ledger, now) for member in core.members],
-        shards=[shard_status(slot, now) for slot in core.slots],
+        evaluations=list(core.progress.evaluations)[-limits.STATUS_EVALUATIONS_MAX :],
+        replicas=[replica_status(member, ledger, now) for member in members],
+        replicas_live=sum(member.state == "live" for member in core.members),
+        replicas_count=len(core.members),
+        shards=[shard_status(slot, now) for slot in sorted(slots, key=lambda slot: slot.index)],
+        shards_ready=sum(slot.state == "ready" for slot in core.slots),
+        shards_count=len(core.slots),
+        bytes_to_shards=sum(slot.stats.bytes_received for slot in core.slots),
+        bytes_from_shards=sum(slot.stats.bytes_sent for slot in core.slots),
         run_folder=run_folder,
-        report=report,
+        report={k: v for k, v in report.items() if k not in ROWS} if report is not None else None,
     )
+
+
+def _worth(member: Member) -> tuple[bool, bool, float]:
+    """Of many replicas, those that are here are shown, then those that may come back."""
+    return member.is_present, member.state != "left", member.seen_at
 
 
 def replica_status(member: Member, ledger: Ledger | None, now: float) -> ReplicaStatus:
@@ -54,7 +78,10 @@ def replica_status(member: Member, ledger: Ledger | None, now: float) -> Replica
         units=account.units,
         samples=account.samples,
         stats=msgspec.structs.replace(
-            stats, loss=finite(stats.loss), staleness=stats.staleness.outline()
+            stats,
+            loss=finite(stats.loss),
+            staleness=stats.staleness.outline(),
+            waiting_for=clip(stats.waiting_for, WAITING_LEN_MAX),
         ),
     )
 

@@ -442,12 +442,22 @@ class Status(Message, frozen=True, kw_only=True):
     samples: Count
     losses: Annotated[list[tuple[Finite, Count, Finite]], Meta(max_length=limits.LOSS_POINTS_MAX)]
     """(seconds, samples, mean loss) points, oldest first, thinned to a few hundred."""
-    evaluations: Annotated[list[EvaluationEntry], Meta(max_length=limits.EVALUATIONS_MAX)]
-    replicas: Annotated[list[ReplicaStatus], Meta(max_length=limits.REPLICAS_MAX)]
-    shards: Annotated[list[ShardStatus], Meta(max_length=limits.SHARDS_MAX)]
+    evaluations: Annotated[list[EvaluationEntry], Meta(max_length=limits.STATUS_EVALUATIONS_MAX)]
+    """The newest."""
+    replicas: Annotated[list[ReplicaStatus], Meta(max_length=limits.STATUS_ROWS_MAX)]
+    """Of many, those that are here and were heard last."""
+    replicas_live: Count
+    replicas_count: Count
+    """Of all, whether they have a row or not."""
+    shards: Annotated[list[ShardStatus], Meta(max_length=limits.STATUS_ROWS_MAX)]
+    """Of many, those that are not ready, and then the first."""
+    shards_ready: Count
+    shards_count: Count
+    bytes_to_shards: Count
+    bytes_from_shards: Count
     run_folder: Url
     report: dict[str, Any] | None = None
-    """The final report once the state is done or failed."""
+    """Of the final report, once the state is done or failed, what has no rows of its own here."""
 
 
 M = TypeVar("M", bound=Message)

@@ -56,7 +56,8 @@ def make_status(elapsed_s: float, done: int, **fields: Any) -> Status:
                                         metrics={"accuracy": 0.875})],
         "replicas": [make_replica(1, done // 2, waiting_for=WAITING)],
         "shards": [ShardStatus(index=0, state="ready", url="", pid=2, age_s=0.1, stats=shard)],
-        "run_folder": "runs/x",
+        "replicas_live": 1, "replicas_count": 1, "shards_ready": 1, "shards_count": 1,
+        "bytes_to_shards": done * 1000, "bytes_from_shards": 0, "run_folder": "runs/x",
     }  # fmt: skip
     return Status(**{**given, **fields})
 
