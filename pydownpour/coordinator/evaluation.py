@@ -9,7 +9,6 @@ job is not one of these; the service calls ``evaluate`` for it on the final para
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import inspect
 import math
@@ -36,13 +35,16 @@ class Evaluator:
     Args:
         core: Where results and failures go.
         read: Reads all parameters.
+        ended: Called after each evaluation beside the training.
 
     Lifecycle: ``run`` serves until it is cancelled; a function that runs in a thread cannot be
     interrupted, its result is then dropped.
     """
 
-    def __init__(self, core: Core, read: Callable[[], Awaitable[Flat]]) -> None:
-        self._core, self._read = core, read
+    def __init__(
+        self, core: Core, read: Callable[[], Awaitable[Flat]], ended: Callable[[], object]
+    ) -> None:
+        self._core, self._read, self._ended = core, read, ended
         self._due = asyncio.Event()
         self._busy = asyncio.Lock()
         self._reading: asyncio.Future[Flat] | None = None
@@ -57,14 +59,10 @@ class Evaluator:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def rest(self, patience_s: float) -> None:
-        """Wait for the user's function to return: then its parameters are not held beside others.
-
-        Not for long: parameters that are not yet read are in danger.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s), self._busy:
-                return
+    @property
+    def is_busy(self) -> bool:
+        """An evaluation is reading parameters, or looking at them."""
+        return self._busy.locked()
 
     async def run(self) -> None:
         """Evaluate whenever it is due, one at a time."""
@@ -75,6 +73,7 @@ class Evaluator:
             self._due.clear()
             async with self._busy:
                 await self._read_and_call(self._number())
+            self._ended()
 
     async def _read_and_call(self, number: int) -> None:
         """Nothing here outlives the call: no parameters are held while none are looked at."""

@@ -163,8 +163,8 @@ class CoordinatorService:
         self._loaded = loaded
         self._layout_bytes: memoryview | None = None
         self._reader, self._recorder, self._random = reader, recorder, random
-        self._evaluator = Evaluator(core, self._read)
         self._news = asyncio.Event()
+        self._evaluator = Evaluator(core, self._read, self._news.set)
         self._turn = Turn()
         self._waits_since: float | None = None
         self._stopped_at: float | None = None
@@ -420,8 +420,15 @@ class CoordinatorService:
         core = self.core
         if not core.slots.complete:
             return
-        if self._stopped_at is None:
-            await self._evaluator.rest(limits.EVALUATION_PATIENCE_S)
+        # Two sets of parameters would be held while an evaluation still looks at one.
+        await self._until(
+            lambda: (
+                not self._evaluator.is_busy
+                or self._stopped_at is not None
+                or core.state == "failed"
+            ),
+            limits.EVALUATION_PATIENCE_S,
+        )
         flat = await self._read_final()
         if flat is None:
             return

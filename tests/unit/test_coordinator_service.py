@@ -424,8 +424,9 @@ async def test_the_final_parameters_wait_for_an_evaluation_that_still_looks_at_o
     assert [e["number"] for e in report["evaluations"]] == [1, 2]
 
 
-async def test_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EVALUATION_PATIENCE_S", 0.01)
+@pytest.mark.parametrize("why", ["patience", "a stop"])
+async def test_but_not_for_long(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVALUATION_PATIENCE_S", 0.01 if why == "patience" else 60.0)
     job = make_job(work=Work(4, unit=4, passes=2))
     gate, entered = threading.Event(), threading.Event()
 
@@ -441,6 +442,8 @@ async def test_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     await until(entered.is_set)
     await house.work()
     await house.leave()
+    if why == "a stop":
+        _ = await house.post("/v1/stop", Stop())
     await until(lambda: "run/parameters.safetensors" in house.disk.files)
     gate.set()
     assert (await house.beat_to_the_end())["state"] == "done"
