@@ -22,6 +22,7 @@ from pydownpour.errors import (
     DownpourError,
     GradientsRefused,
     NonFiniteGradient,
+    ParameterError,
     UnsupportedArray,
 )
 from pydownpour.layout import Flat, as_array, numpy_dtype, raw, supported_dtype
@@ -234,7 +235,12 @@ class Trainer:
     def _note_loss(self, loss: float | None, unit: Unit | None) -> None:
         if loss is None:
             return
-        value = float(loss)
+        try:
+            value = float(loss)
+        except (TypeError, ValueError) as error:
+            raise ParameterError(
+                f"step(loss=...) takes one number, not a {type(loss).__name__}: {error}"
+            ) from error
         if not math.isfinite(value):
             self.losses_not_finite += 1
             return

@@ -164,6 +164,8 @@ def join(
         LayoutMismatch: the parameters differ from the job's; the message names the first array.
         AuthError, ConnectFailed, ConfigError: at entry.
     """
+    if not isinstance(url, str):
+        raise ConfigError(f"url={url!r} must be what the coordinator printed, http://...")
     token = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN")
     access = Access(token=token, tls=Tls(ca=ca) if ca else None)
     layout = Layout.of(parameters) if parameters is not None else None

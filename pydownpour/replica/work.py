@@ -17,8 +17,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
-from pydownpour.errors import ConfigError
+from pydownpour import config, limits
 from pydownpour.replica.session import Session
 from pydownpour.sampling import samples_at
 from pydownpour.wire.messages import Completion, UnitEntry, WorkEntry
@@ -63,8 +62,7 @@ class Unit:
 
     def batches(self, size: int) -> Iterator[NDArray[np.int64]]:
         """Index arrays of ``size`` samples, the last one shorter."""
-        if size < 1:
-            raise ConfigError(f"batches({size}): a batch needs at least 1 sample")
+        size = config.whole("batches(): size", size, least=1)
         for start in range(0, len(self.indices), size):
             batch = self.indices[start : start + size]
             self.batch_len = len(batch)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, final
 
-from pydownpour import limits
+from pydownpour import config, limits
 from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.engines.base import EXIT_USER, Exit
 from pydownpour.engines.restarts import End, GiveUp, Restarts
@@ -91,8 +91,9 @@ class Settings:
     virtual_s_max: float = 1e6
 
     def __post_init__(self) -> None:
-        if self.shards < 1 or self.replicas < 1:
-            raise ConfigError(f"shards={self.shards}, replicas={self.replicas}: both at least 1")
+        for field, least in (("shards", 1), ("replicas", 1), ("seed", 0), ("events_max", 1)):
+            _ = config.whole(field, getattr(self, field), least=least)
+        _ = config.real("virtual_s_max", self.virtual_s_max, config.positive, "it must be above 0")
         for name, _ in self.own_links:
             if not HOST.fullmatch(name):
                 raise ConfigError(

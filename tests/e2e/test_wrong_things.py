@@ -236,6 +236,12 @@ async def test_gradients_that_are_no_flat_mapping_are_refused_with_the_advice(
                 await replica.step(gradients)
             with pytest.raises(ConfigError, match=r"samples=1\.5 must be a whole number"):
                 await replica.step({"layer.w": None}, samples=1.5)  # type: ignore[arg-type]
+            with pytest.raises(
+                ParameterError, match=r"step\(loss=\.\.\.\) takes one number, not a"
+            ):
+                await replica.step({"layer.w": None}, loss=np.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="url=None must be what the coordinator printed"):
+        dp.join(None)  # type: ignore[arg-type]
 
 
 async def test_none_is_no_gradient_and_a_list_is_converted_once(
