@@ -143,7 +143,7 @@ async def test_an_unknown_protocol_version_names_both_ranges(stage: Stage) -> No
 
 
 async def test_one_shard_too_many_is_refused_in_words(stage: Stage) -> None:
-    with pytest.raises(ConfigError, match="has that place; start this job's coordinator with more"):
+    with pytest.raises(ConfigError, match="has that place; start its coordinator with more"):
         await serve_shard(
             coordinator=stage.url, bind=Bind(), access=stage.access, announce=lambda url: None
         )
