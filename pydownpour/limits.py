@@ -285,6 +285,10 @@ RESTART_STABLE_S: Final = 5.0
 """A replica that lived this long had started well: its back-off and failures count anew."""
 RESTART_SAME_FAILURE_MAX: Final = 3
 """The same own failure so often in a row is deterministic: show it instead of repeating it."""
+LOG_SIZE_MAX: Final = 32 * MIB
+"""Bytes of a process's log before it is cut; as much of what it held before is kept beside it."""
+LOG_LOOK_S: Final = 2.0
+"""How often an engine looks whether one is too long."""
 LOG_TAIL_LINES: Final = 12
 """Last lines of a crashed process's log that an error message shows."""
 CHANNEL_LINE_SIZE_MAX: Final = 16 * MIB

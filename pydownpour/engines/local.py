@@ -22,11 +22,11 @@ from typing import BinaryIO, ClassVar, final
 import msgspec
 
 from pydownpour import limits
-from pydownpour.engines import guard
+from pydownpour.engines import guard, logs
 from pydownpour.engines.base import Engine, Exit, OnEvent, Process, Role
 from pydownpour.engines.child import SUPERVISED
 from pydownpour.errors import JobFailed
-from pydownpour.storage.files import FILE_MODE, FOLDER_MODE
+from pydownpour.storage.files import FOLDER_MODE
 from pydownpour.storage.rundir import LOGS
 
 TOKEN_VARIABLE = "PYDOWNPOUR_TOKEN"
@@ -70,6 +70,7 @@ class LocalEngine(Engine):
         self._environment = environment(token, mark=self._mark)
         self._running: set[_Child] = set()
         self._guard: asyncio.subprocess.Process | None = None
+        self._cutting: asyncio.Task[None] | None = None
 
     async def start(self, role: Role, on_event: OnEvent) -> Process:
         """Start a child.
@@ -80,7 +81,7 @@ class LocalEngine(Engine):
         path = self._logs / f"{role.title}.log"
         try:
             path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-            with open(path, "ab", opener=_for_its_owner) as log:
+            with open(path, "ab", opener=logs.for_its_owner) as log:
                 making = asyncio.create_task(self._spawn(role, log))
                 try:
                     process = await asyncio.shield(making)
@@ -127,7 +128,16 @@ class LocalEngine(Engine):
             )  # fmt: skip
         except OSError as error:
             raise JobFailed(f"cannot start a process: {error.strerror or error}") from error
+        self._cutting = asyncio.create_task(self._keep_logs_short(), name="logs")
         return self
+
+    async def _keep_logs_short(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(limits.LOG_LOOK_S)
+            for child in list(self._running):
+                with contextlib.suppress(OSError):  # said by whoever needs the log
+                    await loop.run_in_executor(None, logs.keep_short, Path(child.log))
 
     def _tell_guard(self, group: int) -> None:
         if self._guard is not None and self._guard.stdin is not None:
@@ -148,12 +158,15 @@ class LocalEngine(Engine):
 
     async def __aexit__(self, *exc: object) -> None:
         """Kill and reap whatever still runs, even while being cancelled."""
+        if self._cutting is not None:
+            self._cutting.cancel()
         running = list(self._running)
         for child in running:
             child.stop(kill=True)
         reaping = asyncio.gather(
             *(child.wait() for child in running),
             self._dismiss_guard(running),
+            *filter(None, [self._cutting]),
             return_exceptions=True,
         )
         cancelled = False
@@ -176,10 +189,6 @@ class LocalEngine(Engine):
                 await self._guard.wait()
         except TimeoutError:
             log.warning("the guard of this run is slow to end: pid %d", self._guard.pid)
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
 
 
 def environment(token: str | None, *, mark: str = "") -> dict[str, str]:

@@ -18,6 +18,7 @@ Each title has a list of acts, one for each start; the last is repeated. Every s
     kill number       end by a signal
     mute              coordinator: never say the URL
     noise             print to standard output, then work
+    chatter           write lines to the log until it was cut, then work
     family            start a grandchild that would live on, then stay
     report state      coordinator: say the URL, report this state, exit 1 if it is "failed"
 """
@@ -144,6 +145,17 @@ def _noise(channel: Channel, worked: Path, title: str) -> None:
     _work(channel, worked, title)
 
 
+def _chatter(channel: Channel, worked: Path, title: str) -> None:
+    log = Path(os.readlink("/proc/self/fd/2"))
+    older = log.with_name(log.name + ".1")
+    number = 0
+    while not (older.exists() and log.stat().st_size < older.stat().st_size):
+        print(f"line {number}", file=sys.stderr, flush=True)
+        number += 1
+    print("the last line", file=sys.stderr, flush=True)
+    _work(channel, worked, title)
+
+
 def _family(channel: Channel, worked: Path, title: str) -> None:
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-c", code])
@@ -160,7 +172,7 @@ def _report(channel: Channel, worked: Path, title: str, state: str) -> None:
 _ACTS: dict[str, Callable[..., None]] = {
     "serve": _serve, "work": _work, "stay": _stay, "stubborn": _stubborn, "raise": _raise,
     "skipped": _skipped, "refuse": _refuse, "exit": _exit, "kill": _kill, "mute": _mute,
-    "noise": _noise, "family": _family, "report": _report,
+    "noise": _noise, "chatter": _chatter, "family": _family, "report": _report,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pydownpour import limits
-from pydownpour.engines import ENGINES, make_run_folder, run_local
+from pydownpour.engines import ENGINES, logs, make_run_folder, run_local
 from pydownpour.engines.base import Plan
 from pydownpour.engines.local import BLAS_VARIABLES, LocalEngine, environment
 from pydownpour.errors import ConfigError, JobFailed
@@ -426,3 +426,36 @@ def test_shards_listen_on_the_coordinator_s_host(bind: str, shards_bind: str) ->
 def test_the_table_names_the_engine() -> None:
     assert ENGINES == {"local": LocalEngine}
     assert LocalEngine.name == "local"
+
+
+async def test_a_log_that_grows_without_end_is_cut_and_what_it_held_is_kept_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_SIZE_MAX", 50_000)
+    monkeypatch.setattr(limits, "LOG_LOOK_S", 0.01)
+    acts = {"coordinator-0": [["serve"]], "replica-0": [["chatter"]]}
+    await stage.run(acts, shards=1, replicas=1)
+    log = stage.run_folder / "logs" / "replica-0.log"
+    before = logs.older(log)
+    assert before.read_bytes().startswith(b"line 0\n")
+    assert before.stat().st_size > limits.LOG_SIZE_MAX
+    assert before.stat().st_mode & 0o077 == 0
+    lines = log.read_text().splitlines()
+    assert lines[-1] == "the last line"
+    assert all(line.startswith("line ") for line in lines[1:-1])
+    stage.check_nothing_left()
+
+
+def test_a_cut_log_goes_on_where_it_was_cut_and_a_short_one_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_SIZE_MAX", 10)
+    path = tmp_path / "some.log"
+    with open(path, "ab", buffering=0) as writer:
+        for words in (b"first words\n", b"second words\n"):
+            writer.write(words)
+            assert logs.keep_short(path)
+            assert (path.read_bytes(), logs.older(path).read_bytes()) == (b"", words)
+        writer.write(b"third\n")
+        assert not logs.keep_short(path)
+    assert path.read_bytes() == b"third\n"
