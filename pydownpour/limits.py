@@ -247,6 +247,9 @@ EVALUATION_PATIENCE_S: Final = 10.0
 coordinator then holds one set and not two. Longer, and a shard might die meanwhile."""
 STOP_PATIENCE_S: Final = 0.3
 """The same after an operator's stop, where Ctrl-C must end everything within 2 s."""
+STOP_EVALUATION_S: Final = 10.0
+"""How long the evaluation of the final parameters may take after an operator's stop: they are
+written by then, and the report waits for it."""
 NOTICE_S: Final = 2.0
 """How long a finished coordinator stays up for roles to learn of the end: four heartbeats."""
 STATS_TIMEOUT_S: Final = 5.0

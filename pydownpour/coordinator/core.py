@@ -267,6 +267,7 @@ class Core:
         )
 
     def _note_join(self, member: Member, message: Join, now: float, *, rejoined: bool) -> None:
+        member.left_because = ""
         released = (
             self.ledger.release(member.id, below=member.incarnation)
             if self.ledger is not None and rejoined
@@ -340,6 +341,8 @@ class Core:
         was_there = known is not None and known.state != "left"
         member = self.members.leave(message.replica, message.incarnation, message.stats)
         self.detector.forget(("replica", member.id))
+        if was_there and message.failed:
+            member.left_because = message.reason or "something went wrong there"
         if message.failure is not None:
             self._unit_failed(member, message.failure, now)
         if was_there:
@@ -513,7 +516,7 @@ class Core:
                 self.note_event(now, "lease expired", replica=lease.replica, **_returned([lease]))
             self._note("held", self.ledger.overdue(now))
         elif self.state == "running" and self._all_replicas_gone(now):
-            self.finish("every replica has left", now)
+            self._finish_without_replicas(now)
 
     def _note(self, topic: str, words: str) -> None:
         """Words of one topic for who watches, or no more."""
@@ -567,17 +570,30 @@ class Core:
             )
 
     def _all_replicas_gone(self, now: float) -> bool:
-        """For a job without declared work: everybody left, and the dead had time to come back."""
+        """For a job without declared work: everybody left, and who failed had time to come back."""
         members = list(self.members)
         return (
             len(members) >= max(1, self.expected_replicas)
             and any(member.state == "left" for member in members)
             and all(
-                member.state == "left"
-                or (member.state == "dead" and now - member.seen_at >= limits.LEASE_S)
+                (member.state == "left" and not member.left_because)
+                or (not member.is_present and now - member.seen_at >= limits.LEASE_S)
                 for member in members
             )
         )
+
+    def _finish_without_replicas(self, now: float) -> None:
+        """The end of a job without declared work: done only if somebody has finished."""
+        left = [member for member in self.members if member.state == "left"]
+        if any(not member.left_because for member in left):
+            self.finish("every replica has left", now)
+        else:
+            last = max(left, key=lambda member: member.seen_at)
+            self.finish(
+                f"every replica has failed, the last one, {last.describe()}: {last.left_because}",
+                now,
+                outcome="failed",
+            )
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ class Member:
     """Last counts of earlier incarnations, added up."""
     current: ReplicaStats = NO_STATS
     rss_peak_bytes: int = 0
+    left_because: str = ""
+    """What went wrong when it left; "" if it left of its own accord, or has come back."""
     told_end: bool = False
     """It has heard that the job is over."""
 

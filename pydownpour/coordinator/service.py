@@ -435,7 +435,24 @@ class CoordinatorService:
         core.parameters_secured = True
         await self._last_counts()
         await self._recorder.write_parameters(flat, self._metadata())
-        await self._evaluator.evaluate(flat)
+        await self._evaluate_final(flat)
+
+    async def _evaluate_final(self, flat: Flat) -> None:
+        """Judge what is written already. Who asked for an early end does not wait long for that."""
+        core = self.core
+        patience_s = limits.STOP_EVALUATION_S if self._stopped_at is not None else None
+        if core.job.evaluation is not None:
+            core.notes["ending"] = "evaluating the final parameters"
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._evaluator.evaluate(flat)
+        except TimeoutError:
+            core.notes["evaluation"] = (
+                f"the final parameters were not evaluated: that took longer than {patience_s:g} s "
+                "after the stop (STOP_EVALUATION_S)"
+            )
+        finally:
+            core.notes.pop("ending", None)
 
     def _metadata(self) -> dict[str, str]:
         core = self.core

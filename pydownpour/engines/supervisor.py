@@ -114,7 +114,7 @@ class Supervisor:
             self._observer.event("stop", "stopping")
             await self._end(messages.Stop(reason="stopped by the operator"))
             raise
-        except DownpourError as error:
+        except Exception as error:  # whatever it is, also a fault of ours: what was trained is kept
             await self._end_failed(error)
             raise
         finally:
@@ -347,9 +347,9 @@ class Supervisor:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    async def _end_failed(self, error: DownpourError) -> None:
+    async def _end_failed(self, error: Exception) -> None:
         """The run cannot go on: what was trained is kept, and the error carries the report."""
-        reason = clip(str(error).partition("\n")[0])
+        reason = clip(str(error).partition("\n")[0] or type(error).__name__)
         stop = messages.Stop(reason=reason, failed=True)
         cancelled = False
         try:
@@ -357,8 +357,8 @@ class Supervisor:
         except asyncio.CancelledError:  # the operator's first word about it; a second one kills
             cancelled = True
             await self._end(stop)
-        if self._report is not None and "report" not in error.details:
-            error.details["report"] = self._report
+        if self._report is not None and isinstance(error, DownpourError):
+            error.details.setdefault("report", self._report)
         if cancelled:
             raise asyncio.CancelledError
 

@@ -25,7 +25,7 @@ from pydownpour.net import process
 from pydownpour.net.access import Access, Tls, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Turn, Waiting
-from pydownpour.replica.failure import EndedItself, note_unit, unit_failure
+from pydownpour.replica.failure import EndedItself, in_words, note_unit, unit_failure
 from pydownpour.replica.portal import LoopThread, Portal, SameLoop
 from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
 from pydownpour.replica.session import Session
@@ -313,7 +313,8 @@ class _Joined:
         self._leases = Leases(self._session)
 
     async def _close(self, error: BaseException | None) -> None:
-        reason = "" if error is None else f"{type(error).__name__}: {error}"[:500]
+        failed = isinstance(error, Exception)
+        reason = in_words(error)[:500] if error is not None and failed else ""
         if isinstance(error, asyncio.CancelledError):
             reason = "stopped"
         if self._opening is not None:
@@ -325,7 +326,7 @@ class _Joined:
         session = self._session
         try:
             if session is not None:
-                await session.close(reason, failure)
+                await session.close(reason, failure, failed=failed)
         finally:
             if self._client is not None:
                 await self._client.close()

@@ -134,7 +134,7 @@ class Session:
         try:
             await self.fetch()
         except BaseException:
-            await self.close("could not fetch the first parameters")
+            await self.close("could not fetch the first parameters", failed=True)
             raise
         return self
 
@@ -348,18 +348,24 @@ class Session:
     def _over(self) -> ClosedError:
         return ClosedError(f"job {self.joined.job} is over: {self.job_reason or self.job_state}")
 
-    async def close(self, reason: str, failure: UnitFailure | None = None) -> None:
+    async def close(
+        self, reason: str, failure: UnitFailure | None = None, *, failed: bool = False
+    ) -> None:
         """Say goodbye with the final counts, close every connection. Whoever calls again waits.
+
+        ``failed``: for a reason that is a fault, ``failure`` if it was the user's at a unit.
 
         The answer may be that the job has failed meanwhile: look at ``job_state`` afterwards.
         """
         if self._closing is None:
             self._closed = True
             self._notify()
-            self._closing = asyncio.get_running_loop().create_task(self._leave(reason, failure))
+            self._closing = asyncio.get_running_loop().create_task(
+                self._leave(reason, failure, failed=failed)
+            )
         await asyncio.shield(self._closing)
 
-    async def _leave(self, reason: str, failure: UnitFailure | None) -> None:
+    async def _leave(self, reason: str, failure: UnitFailure | None, *, failed: bool) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -370,6 +376,7 @@ class Session:
             secret=self.joined.secret,
             reason=reason,
             stats=self.statistics(),
+            failed=failed,
             failure=failure,
         )
         try:

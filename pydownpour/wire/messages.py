@@ -353,6 +353,8 @@ class Leave(Message, frozen=True, kw_only=True):
     secret: Label = ""
     reason: Words = ""
     stats: ReplicaStats | None = None
+    failed: bool = False
+    """It leaves because something went wrong, and may come back."""
     failure: UnitFailure | None = None
     """Why it leaves, when it was the user's code that failed at a unit."""
 

@@ -25,6 +25,7 @@ from pydownpour.wire.messages import (
     ShardHello,
     ShardStats,
     UnitEntry,
+    UnitFailure,
 )
 
 KEY = bytes(range(32))
@@ -158,6 +159,27 @@ class Cast:
                 incarnation=incarnation,
                 secret=self.secret(replica, incarnation),
                 stats=stats,
+            ),
+            self.now,
+        )
+
+    def fail(self, replica: int, reason: str, *, unit: UnitEntry | None = None) -> None:
+        """It leaves because the user's code raised, at a unit if it had one."""
+        failure = None
+        if unit is not None:
+            failure = UnitFailure(
+                number=unit.number, unit=unit.unit, lease=unit.lease, words=reason, traceback="..."
+            )
+        member = self.core.members.get(replica)
+        assert member is not None
+        self.core.leave(
+            Leave(
+                replica=replica,
+                incarnation=member.incarnation,
+                secret=self.secret(replica, member.incarnation),
+                reason=reason,
+                failed=True,
+                failure=failure,
             ),
             self.now,
         )

@@ -492,6 +492,29 @@ def test_without_work_a_crashed_replica_has_time_to_come_back() -> None:
     assert cast.state == "evaluating"
 
 
+def test_without_work_a_replica_that_failed_has_time_to_come_back() -> None:
+    cast = running(job=make_job())
+    cast.fail(1, "ValueError: no data (job.py:3 in train)")
+    cast.pass_time(limits.LEASE_S - 1)
+    assert cast.state == "running", "its engine starts it again"
+    cast.join("one")
+    cast.pass_time(1, beating=(1,))
+    cast.leave(1, incarnation=2)
+    cast.pass_time(0.25)
+    assert (cast.state, cast.core.outcome) == ("evaluating", "done")
+
+
+def test_without_work_a_job_whose_replicas_all_failed_is_not_done() -> None:
+    cast = running(job=make_job())
+    cast.join("two")
+    cast.fail(1, "ValueError: no data (job.py:3 in train)")
+    cast.fail(2, "ValueError: nor here (job.py:3 in train)")
+    cast.pass_time(limits.LEASE_S + 1)
+    assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
+    assert "every replica has failed, the last one, replica" in cast.core.reason(cast.now)
+    assert "(job.py:3 in train)" in cast.core.reason(cast.now)
+
+
 def test_without_work_losses_come_from_heartbeats() -> None:
     cast = running(job=make_job())
     cast.beat(1, samples=10, loss=2.0)
@@ -566,3 +589,61 @@ def test_a_lease_s_answer_tells_a_failed_job_from_one_that_is_done() -> None:
     over = cast.lease(1)
     assert (over.done, over.failed, over.reason) == (True, True, "shard 1 died")
     assert cast.leave(1).state == "failed"
+
+
+# -- units at which the user's code raises ---------------------------------------------------------
+
+
+def failing(on_error: str, units: int = 8) -> Cast:
+    """A running job; its one replica fails and comes back as often as it is asked to."""
+    job = make_job(work=Work(4 * units, unit=4))
+    job.on_error = on_error  # type: ignore[assignment]
+    return running(job=job)
+
+
+def fail_units(cast: Cast, count: int) -> None:
+    """The user's code raises at the next unit, so many times in all."""
+    for _ in range(count):
+        member = cast.core.members.get(1)
+        assert member is not None
+        (unit,) = cast.lease(1, incarnation=member.incarnation).units
+        cast.fail(1, "ValueError: corrupt (job.py:3 in train)", unit=unit)
+        if not cast.core.is_over:
+            cast.join("one")
+
+
+def test_a_unit_that_failed_three_times_ends_the_job_in_order() -> None:
+    cast = failing("stop")
+    fail_units(cast, limits.UNIT_FAILURES_MAX - 1)
+    assert cast.state == "running"
+    fail_units(cast, 1)
+    assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
+    reason = cast.core.reason(cast.now)
+    assert "unit 0 of pass 1 (places 0 to 3 of the pass's order) failed 3 times" in reason
+    assert "ValueError: corrupt (job.py:3 in train)" in reason
+    assert 'on_error="skip"' in reason
+    cast.core.conclude(cast.now)
+    assert cast.state == "failed"
+
+
+def test_where_the_job_skips_them_the_unit_is_set_aside_and_said() -> None:
+    cast = failing("skip")
+    fail_units(cast, limits.UNIT_FAILURES_MAX)
+    assert cast.state == "running"
+    assert "1 unit set aside" in cast.core.reason(cast.now)
+    member = cast.core.members.get(1)
+    assert member is not None
+    while units := cast.lease(1, 4, incarnation=member.incarnation).units:
+        cast.complete(1, *units, incarnation=member.incarnation)
+    assert (cast.state, cast.core.outcome) == ("evaluating", "done")
+    assert "all 1 passes are complete but for 1 unit set aside" in cast.core.reason(cast.now)
+    assert len(cast.core.units_aside) == 1
+
+
+def test_units_set_aside_in_a_row_mean_that_the_code_is_broken() -> None:
+    cast = failing("skip")
+    fail_units(cast, limits.UNIT_FAILURES_MAX * limits.UNITS_ASIDE_IN_A_ROW_MAX - 1)
+    assert cast.state == "running"
+    fail_units(cast, 1)
+    assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
+    assert "UNITS_ASIDE_IN_A_ROW_MAX" in cast.core.reason(cast.now)
