@@ -28,6 +28,7 @@ from pydownpour import _core, limits
 from pydownpour.errors import (
     DownpourError,
     JobFailed,
+    LimitExceeded,
     PeerLost,
     RemoteProtocolError,
     UpgradeRefused,
@@ -114,12 +115,14 @@ class Link:
         self.pieces = Pieces(limits.HEADER_SIZE + longest)
         """What a POST carries; outlives connections."""
         self._held = ""
-        """What the shard said when it turned records down for now, until it takes some."""
+        """What the shard said when it had no room for us, until it has."""
         self._held_until = 0.0
         self._hold_s = limits.BACKOFF_MIN_S
         self._failures = 0
         """Connections that broke since something was settled or fetched."""
         self._failing_since = 0.0
+        self._alive_at = 0.0
+        """When the shard was last known to be there."""
         self._delay_s = limits.BACKOFF_MIN_S
         self.connect_patience_s = limits.CONNECT_TIMEOUT_S
         """For the next stream to open: longer each time, a link may be slow and its queue long."""
@@ -177,8 +180,7 @@ class Link:
             JobFailed: the shard did not answer for ``limits.JOIN_PATIENCE_S``.
             Fenced, AuthError, ConfigError, ...: the shard refuses us for good.
         """
-        loop = asyncio.get_running_loop()
-        alive_at = loop.time()
+        self._alive_at = asyncio.get_running_loop().time()
         while True:
             try:
                 async with self._open_road() as road:
@@ -192,33 +194,43 @@ class Link:
                 if not (error.retryable or isinstance(error, RemoteProtocolError)):
                     raise
                 log.info("link to %s: %s", self.describe(), error)
-                self._broke = str(error)
-            now = loop.time()
-            self.connect_patience_s = min(2 * self.connect_patience_s, limits.REQUEST_TIMEOUT_S)
-            if self.connected:
-                self.connected, alive_at = False, now
-                self.connect_patience_s = limits.CONNECT_TIMEOUT_S
-                self.reconnects += 1
-                self._failing_since = self._failing_since if self._failures else now
-                self._failures += 1
-            failing_s = now - self._failing_since
-            if self._failures > limits.RECONNECTS_MAX and failing_s > limits.JOIN_PATIENCE_S:
-                raise JobFailed(
-                    f"{self.describe()}: {self._failures} connections in a row, in {failing_s:.0f} "
-                    f"s, settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last: {self._broke}"
-                )
-            if now - alive_at > limits.JOIN_PATIENCE_S:
-                raise JobFailed(
-                    f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: "
-                    f"{self._broke}"
-                )
+                self._ended(error, asyncio.get_running_loop().time())
             await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.0))
             self._delay_s = min(self._delay_s * 2, limits.BACKOFF_MAX_S)
 
+    def _ended(self, error: DownpourError, now: float) -> None:
+        """A connection broke, or none could be made.
+
+        Raises:
+            JobFailed: that has gone on for too long.
+        """
+        self._broke = str(error)
+        self.connect_patience_s = min(2 * self.connect_patience_s, limits.REQUEST_TIMEOUT_S)
+        if isinstance(error, LimitExceeded):
+            # Somebody is there, and has no room for us now.
+            self._alive_at, self._failures = now, 0
+        if self.connected:
+            self.connected, self._alive_at = False, now
+            self.connect_patience_s = limits.CONNECT_TIMEOUT_S
+            self.reconnects += 1
+            self._failing_since = self._failing_since if self._failures else now
+            self._failures += 1
+        failing_s, silent_s = now - self._failing_since, now - self._alive_at
+        if self._failures > limits.RECONNECTS_MAX and failing_s > limits.JOIN_PATIENCE_S:
+            raise JobFailed(
+                f"{self.describe()}: {self._failures} connections in a row, in {failing_s:.0f} s, "
+                f"settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last one: {error}"
+            )
+        if silent_s > limits.JOIN_PATIENCE_S:
+            raise JobFailed(
+                f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: {error}"
+            )
+
     def _got_somewhere(self) -> None:
-        """Something was settled or fetched: what broke before is forgotten."""
+        """Something was settled or fetched: what went wrong before is forgotten."""
         self._failures = 0
-        self._delay_s = limits.BACKOFF_MIN_S
+        self._delay_s = self._hold_s = limits.BACKOFF_MIN_S
+        self._held = ""
 
     def _open_road(self) -> Road:
         for part in self.queue:
@@ -297,10 +309,10 @@ class Link:
             if frame.seq == self.fetch_wanted:
                 (self.fetch_begins if frame.flags else self.fetch_done)(frame.version)
         elif frame.kind == Kind.ERROR:
-            raise PeerLost(
-                f"{self.describe()} ended the stream: {frame.payload.decode('utf-8', 'replace')}",
-                peer=self.entry.url,
-            )
+            words = frame.payload.decode("utf-8", "replace")
+            if frame.aux == Code.FULL:
+                raise LimitExceeded(words, peer=self.entry.url)
+            raise PeerLost(f"{self.describe()} ended the stream: {words}", peer=self.entry.url)
 
     def _question(self, ack: _core.Frame) -> None:
         """A record that was sent once cannot have been applied before: it is applied nowhere."""
@@ -371,7 +383,6 @@ class Link:
     def _settle(self, seq: int, count: int, *, staleness: int = 0, refused: str = "") -> None:
         if count:
             self._got_somewhere()
-            self._held, self._hold_s = "", limits.BACKOFF_MIN_S
         for part in list(self.queue):
             fresh = part.settle(seq, count)
             if not fresh:

@@ -19,7 +19,7 @@ from pydownpour.net.pace import Pace, Watch
 from pydownpour.shard.state import PushTally, Refused, Shard, Stream
 from pydownpour.shard.turns import Share
 from pydownpour.wire import frames
-from pydownpour.wire.frames import Kind
+from pydownpour.wire.frames import Code, Kind
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,10 @@ class Conversation:
         """Reserve none, unless a push is under way or a byte of a frame has come."""
         if self._inlet is not None and self._inlet.is_idle():
             self.close()
+
+    def settled(self) -> _core.Settled | None:
+        """What was settled since the last report, and maybe nothing; None if no push is applied."""
+        return None if self._inlet is None else self._inlet.settled()
 
     def close(self) -> None:
         """Give back the memory reserved for it."""
@@ -249,7 +253,7 @@ class ShardStream(Stream):
         self._report = None
         if not self._has_arrived:
             return
-        settled = self._talk.inlet.settled()
+        settled = self._talk.settled()
         if settled is not None and (settled.count or not self._has_answered):
             self._answer(settled)
         self._has_arrived = self._has_answered = False
@@ -288,7 +292,8 @@ class ShardStream(Stream):
 
     def failed(self, error: DownpourError) -> None:
         """Tell the peer why its stream ends."""
-        self.write(frames.error(code=0, words=str(error)))
+        code = Code.FULL if isinstance(error, LimitExceeded) else 0
+        self.write(frames.error(code=code, words=str(error)))
         self.close()
 
     def resume_writing(self) -> None:

@@ -19,7 +19,8 @@ and checksums are the core's; here are the names of the numbers and one construc
     FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start;
                          flags bit 0 = it is not, this long answer begins
     PING, PONG  either   seq comes back
-    ERROR       either   aux = Code, payload = why; the stream ends
+    ERROR       either   aux = Code or 0, payload = why; the stream ends (FULL: there is no memory
+                         for it now)
     BYE         either   the stream ends by agreement
 """
 

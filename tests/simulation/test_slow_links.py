@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pydownpour import limits
+from pydownpour.errors import LimitExceeded
 from pydownpour.policy import Downpour
 from pydownpour.shard.state import Refused, Shard
 from pydownpour.sim.compute import ComputeModel
@@ -59,13 +60,17 @@ def test_a_link_of_ten_kilobytes_a_second_loses_nothing(road: str) -> None:
 def break_now_and_then(world: World, one: str, other: str) -> None:
     """Connections live for less than a push or a fetch takes, and for more than a fragment."""
 
-    def break_all() -> None:
-        for connection in list(world.network.connections.values()):
-            if {end.actor.name for end in connection.ends} == {one, other}:
-                world.network.reset_connection(connection)
-        world.loop.at(world.loop.now + BREAK_S, break_all)
+    def again() -> None:
+        break_all(world, one, other)
+        world.loop.at(world.loop.now + BREAK_S, again)
 
-    world.loop.at(BREAK_S, break_all)
+    world.loop.at(BREAK_S, again)
+
+
+def break_all(world: World, one: str, other: str) -> None:
+    for connection in list(world.network.connections.values()):
+        if {end.actor.name for end in connection.ends} == {one, other}:
+            world.network.reset_connection(connection)
 
 
 def test_a_slow_coordinator_gives_shards_their_parameters_and_reads_them_at_the_end() -> None:
@@ -106,6 +111,33 @@ def test_a_push_that_a_shard_has_no_room_for_waits_and_says_for_whom(
     pushes, (replica,) = world.report["pushes"], world.report["replicas"]
     assert (pushes["applied"], pushes["refused"], replica["reconnects"]) == (20, 0, 0)
     assert any("(no block free)" in words for words in said)
+
+
+@pytest.mark.parametrize("road", ["stream", "post"])
+def test_a_shard_without_memory_for_a_connection_is_waited_for(
+    road: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inlet = Shard.inlet
+    world = slow_world(road=road, pushes=20, own_links=())
+    said: set[str] = set()
+
+    def none_left(self: Shard) -> Any:
+        if not 2.0 <= world.loop.now <= 3 * limits.JOIN_PATIENCE_S:
+            return inlet(self)
+        raise LimitExceeded("no memory left")
+
+    def look() -> None:
+        said.update(r._trainer.session.waiting_for() for r in world.replicas.values())
+
+    for second in range(10, 100):
+        world.loop.at(float(second), look)
+    monkeypatch.setattr(Shard, "inlet", none_left)
+    world.loop.at(2.0, break_all, world, "replica-0", "shard-0")  # who has memory keeps it
+    assert world.run().checks.violations == []
+    assert world.virtual_s > 3 * limits.JOIN_PATIENCE_S
+    pushes = world.report["pushes"]
+    assert (pushes["applied"], pushes["refused"], world.restarts) == (20, 0, 0)
+    assert any("no memory left" in words for words in said)
 
 
 def test_a_record_that_a_store_has_no_block_for_waits_and_its_push_counts_once(
