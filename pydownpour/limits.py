@@ -329,6 +329,12 @@ REFUSERS_TOLD_MAX: Final = 8
 WRITE_TOLD_SIZE: Final = 1 * MIB
 """Bytes of the final parameters between two words about how far they are: a fraction of a second
 on a slow disk."""
+PRINT_BURST: Final = 20
+"""Lines of a user's print that a display shows at once: a screenful; all are in the log."""
+PRINT_LINES_PER_S: Final = 2.0
+"""And then, of each process: what people can follow."""
+PRINT_LINE_LEN_MAX: Final = 300
+"""Characters of a printed line that a display shows: a few rows of a terminal."""
 EVENTS_SIZE_MAX: Final = 64 * MIB
 """Bytes of events.jsonl; a role that joins and dies for ever must not fill the disk."""
 EVENTS_QUEUED_MAX: Final = 10_000

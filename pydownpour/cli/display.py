@@ -188,7 +188,9 @@ class LiveDisplay(Display):
 
     def event(self, event: str, words: str) -> None:
         """A line above the table."""
-        style = {"restart": "yellow", "stop": "yellow"}.get(event, "dim")
+        style = {"restart": "yellow", "stop": "yellow", "storage": "yellow", "print": ""}.get(
+            event, "dim"
+        )
         self._console.print(words, style=style, highlight=False, markup=False)
 
     def status(self, status: Status) -> None:

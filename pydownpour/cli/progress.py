@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, final
 
 from pydownpour.wire.messages import Status
@@ -20,6 +20,9 @@ WINDOW_S: Final = 2.0
 
 _ADDRESS: Final = re.compile(r" at https?://[^\s,;]+")
 """A shard's number is enough for a person, and leaves room for the second one waited for."""
+
+OURS: Final = ("loss",)
+"""What a display calls its own figures beside a job's metrics."""
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -113,7 +116,7 @@ class Rates:
             samples_per_s=speed,
             eta_s=left / speed if speed > 0 and status.samples else None,
             loss=status.losses[-1][2] if status.losses else None,
-            metrics=status.evaluations[-1].metrics if status.evaluations else {},
+            metrics=labelled(status.evaluations[-1].metrics if status.evaluations else {}, OURS),
             replicas=_replicas(before, status, span_s),
             shards=_shards(before, status, span_s),
         )
@@ -121,9 +124,10 @@ class Rates:
 
 def _replicas(before: Status, now: Status, span_s: float) -> tuple[ReplicaLine, ...]:
     samples = {r.id: r.stats.samples for r in before.replicas}
+    names = replica_names([(r.id, r.name) for r in now.replicas])
     return tuple(
         ReplicaLine(
-            name=r.name or f"replica {r.id}",
+            name=names[r.id],
             state=r.state,
             units=r.units,
             samples_per_s=_per_s(r.stats.samples - samples.get(r.id, 0), span_s),
@@ -149,6 +153,26 @@ def _shards(before: Status, now: Status, span_s: float) -> ShardLine:
 def _per_s(count: float, span_s: float) -> float:
     # A restarted process counts from zero again: no negative rates.
     return max(0.0, count / span_s) if span_s > 0 else 0.0
+
+
+def labelled(metrics: Mapping[str, float], taken: Collection[str]) -> dict[str, float]:
+    """A job's own metrics under names that no figure of ours has: one name, one figure."""
+    return {
+        f"evaluated {name}" if name in taken else name: value for name, value in metrics.items()
+    }
+
+
+def replica_names(replicas: Sequence[tuple[int, str]]) -> dict[int, str]:
+    """Id -> what to call it; those that were given the same name are told apart by their ids."""
+    count = Counter(name for _, name in replicas)
+    return {
+        number: name
+        if name and count[name] == 1
+        else f"{name} ({number})"
+        if name
+        else f"replica {number}"
+        for number, name in replicas
+    }
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -81,7 +81,9 @@ def run(
                   loss, grads = value_and_grad(replica.parameters, x[batch], y[batch])
                   await replica.step(grads, loss=loss)
     The run folder then holds events.jsonl, parameters.safetensors, report.json and logs/, and the
-    token with which others may join while it runs:
+    token with which others may join while it runs. What replicas print is shown with their names,
+    the first lines of it; all is in logs/.
+    To join by hand:
       pydownpour replica digits.py --coordinator URL --token-file runs/digits-.../token
     """
     _run(file, shards, replicas, as_json, run_folder, bind, access)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, Any, Final
 
-from pydownpour.cli.progress import duration, size
+from pydownpour.cli.progress import duration, labelled, replica_names, size
+
+LATER: Final = ("run folder", "loss curve", "time", "faults", "seed", "again")
+"""Rows that others add below ours."""
 
 
 def print_summary(report: Mapping[str, Any], *, to: IO[str], run_folder: str = "") -> None:
@@ -38,11 +41,15 @@ def _title(report: Mapping[str, Any]) -> str:
 
 def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows of (what, words). A report that lacks something only lacks its row."""
+    first = [("loss", f"{report['loss']:.4g}")] if report.get("loss") is not None else []
+    rows = _counts(report)
+    taken = {*(name for name, _ in (*first, *rows)), *LATER}
+    metrics = labelled(report.get("metrics", {}), taken)
+    return [*first, *((name, f"{value:.4f}") for name, value in metrics.items()), *rows]
+
+
+def _counts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
-    metrics = {**report.get("metrics", {})}
-    if report.get("loss") is not None:
-        rows.append(("loss", f"{report['loss']:.4g}"))
-    rows += [(str(name), f"{value:.4f}") for name, value in metrics.items()]
     if "samples" in report:
         rows.append((
             "work",
@@ -64,7 +71,12 @@ def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{size(traffic.get('to_shards', 0))} to shards, "
             f"{size(traffic.get('from_shards', 0))} from shards",
         ))  # fmt: skip
-    rows += sorted(map(_replica, report.get("replicas", [])), key=lambda row: (len(row[0]), row))
+    replicas = report.get("replicas", [])
+    names = replica_names([(r.get("id", 0), r.get("name", "")) for r in replicas])
+    rows += sorted(
+        ((names[replica.get("id", 0)], _replica(replica)) for replica in replicas),
+        key=lambda row: (len(row[0]), row),
+    )
     if memory := report.get("rss_peak_bytes"):
         rows.append(("memory", _memory(memory)))
     if report.get("storage") not in (None, "ok", "off"):
@@ -96,11 +108,10 @@ def _memory(peaks: Mapping[str, int]) -> str:
     return "at most " + ", ".join(f"{size(count)} in a {role}" for role, count in most.items())
 
 
-def _replica(replica: Mapping[str, Any]) -> tuple[str, str]:
-    name = replica.get("name") or f"replica {replica.get('id')}"
+def _replica(replica: Mapping[str, Any]) -> str:
     restarts = int(replica.get("incarnations", 1)) - 1
     words = (
         f"{replica.get('units', 0):,} units, {replica.get('samples', 0):,} samples, "
         f"{replica.get('steps', 0):,} steps, staleness {replica.get('staleness_mean', 0):.2f}"
     )
-    return str(name), words + (f", restarted {restarts} times" if restarts > 0 else "")
+    return words + (f", restarted {restarts} times" if restarts > 0 else "")

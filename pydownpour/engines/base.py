@@ -159,7 +159,7 @@ class Observer(Protocol):
     """Who watches a run: a display, a test, a notebook."""
 
     def event(self, event: str, words: str) -> None:
-        """Something happened: start, restart, exit, failure, stop."""
+        """Something happened: folder, start, restart, exit, failure, storage, print, stop."""
 
     def status(self, status: Status) -> None:
         """The coordinator's latest status, a few times a second."""

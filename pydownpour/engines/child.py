@@ -9,7 +9,8 @@ parent is gone, however the parent ended:
   it closes, a thread asks the child to end and, after ``limits.SHUTDOWN_S``, makes it.
 
 Its standard output becomes the channel: one JSON object a line, to the engine only. What the
-user's code prints goes to standard error, which is the log file, so it cannot garble the channel.
+user's code prints goes to standard error, which is the log file, so it cannot garble the channel;
+the lines that ``prints`` overhears are messages of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Final, final
 import msgspec
 
 from pydownpour import limits
+from pydownpour.engines import prints
 
 SUPERVISED: Final = "PYDOWNPOUR_SUPERVISED"
 """Environment variable: the process id of the engine that started this role."""
@@ -39,11 +41,17 @@ class Channel:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()  # whoever held it is not in this process
 
     def emit(self, message: dict[str, Any]) -> None:
         """Write one object. A parent that is gone is not an error: this process ends soon."""
         data = memoryview(msgspec.json.encode(message) + b"\n")
-        with contextlib.suppress(BrokenPipeError):
+        with self._lock, contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._fd, data) :]
 
@@ -62,6 +70,7 @@ def adopt() -> Channel | None:
     sys.stdout.flush()
     channel = Channel(os.dup(1))
     os.dup2(2, 1)
+    prints.overhear(lambda line: channel.emit({"event": "print", "text": line}))
     return channel
 
 

@@ -70,7 +70,7 @@ def never_fail() -> None:
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if _is_standard(stream, descriptor) and isinstance(stream, io.TextIOWrapper):
-            raw = _Unfailing(descriptor, "w", closefd=False)
+            raw = Unfailing(descriptor, "w", closefd=False)
             stream.flush()
             unfailing = io.TextIOWrapper(
                 io.BufferedWriter(raw),
@@ -88,7 +88,7 @@ def failure(stream: IO[Any]) -> OSError | None:
     Only streams of :func:`never_fail` know.
     """
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    return raw.failure if isinstance(raw, _Unfailing) else None
+    return raw.failure if isinstance(raw, Unfailing) else None
 
 
 def _is_standard(stream: Any, descriptor: int) -> bool:
@@ -99,7 +99,7 @@ def _is_standard(stream: Any, descriptor: int) -> bool:
 
 
 @final
-class _Unfailing(io.FileIO):
+class Unfailing(io.FileIO):
     """A descriptor whose writes are always taken, and sometimes thrown away."""
 
     failure: OSError | None = None

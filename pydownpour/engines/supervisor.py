@@ -195,6 +195,8 @@ class Supervisor:
             case {"event": "listening", "url": str(url)} if role.name == "coordinator":
                 if not self._url.done():
                     self._url.set_result(url)
+            case {"event": "print", "text": str(text)}:
+                self._observer.event("print", f"{role.title}: {text}")
             case {"event": "error" | "finished"}:
                 self._said[role.title] = message
             case {"state": str()} if role.name == "coordinator":

@@ -79,6 +79,35 @@ def test_no_watcher_ends_a_run_or_changes_its_exit_code(folder: Path, watcher: s
         ]
 
 
+PRINTING = GOOD.replace(
+    "await replica.step",
+    """print(f"sample {batch[0]} of {replica.id}", flush=True)
+            sys.stderr.write("a warning\\n")
+            await replica.step""",
+).replace("import os", "import os, sys")
+
+
+def test_what_a_replica_prints_is_shown_with_its_name(folder: Path) -> None:
+    (folder / "good.py").write_text(PRINTING)
+    (folder / "go").touch()
+    with Command("run", "good.py", "--replicas", "1", "--run-folder", "run", cwd=folder) as run:
+        assert run.wait() == 0, run.said
+    shown = sorted(line for line in run.out if line.startswith("replica-0: "))
+    assert shown == [f"replica-0: sample {number} of 1" for number in range(4)]
+    log = (folder / "run" / "logs" / "replica-0.log").read_text()
+    assert log.count("sample ") == log.count("a warning") == 4
+
+
+def test_a_log_that_takes_nothing_ends_no_replica_that_prints(folder: Path) -> None:
+    (folder / "good.py").write_text(PRINTING)
+    (folder / "go").touch()
+    (folder / "run" / "logs").mkdir(parents=True)
+    (folder / "run" / "logs" / "replica-0.log").symlink_to("/dev/full")
+    with Command("run", "good.py", "--replicas", "1", "--run-folder", "run", cwd=folder) as run:
+        assert run.wait() == 0, run.said
+    assert run.heard("replica-0: sample 3 of 1")
+
+
 def by_hand(folder: Path, words: str, stack: contextlib.ExitStack) -> list[Command]:
     """A coordinator, a shard and a replica that has joined, each started by a shell."""
 

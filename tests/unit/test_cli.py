@@ -313,7 +313,7 @@ def test_the_last_line_is_a_report_also_when_a_run_fails_or_is_interrupted(
     assert json.loads(result.stdout) == {"state": "failed", "reason": "no job in a.py"}
 
     def stop(number: int, **files: str) -> Callable[..., None]:
-        def run(work: Callable[[], Coroutine[Any, Any, Any]], *, hard: bool) -> None:
+        def run(work: Callable[[], Coroutine[Any, Any, Any]], **settings: object) -> None:
             runs.error = None
             asyncio.run(work())
             for name, text in files.items():

@@ -7,6 +7,7 @@ import re
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -305,6 +306,29 @@ def test_the_summary_has_a_row_for_everything() -> None:
     assert rows["replica 1"].endswith("restarted 2 times")
     assert rows["memory"] == "at most 65.0 MB in a coordinator, 61.0 MB in a shard"
     assert rows["storage"] == "disk full"
+
+
+def test_one_name_is_one_row() -> None:
+    """A job may call its metrics and replicas what it likes."""
+    replica = REPORT["replicas"][0]
+    report = {
+        **REPORT,
+        "metrics": {"loss": 0.07, "pushes": 3.0, "run folder": 1.0, "left": 5.0, "f1": 0.5},
+        "replicas": [{**replica, "id": id, "name": name} for id, name in
+                     ((1, "left"), (2, "right"), (3, "right"), (4, ""))],
+    }  # fmt: skip
+    names = [name for name, _ in summary(report)]
+    assert len(names) == len(set(names))
+    for name in ("loss", "evaluated loss", "evaluated pushes", "evaluated run folder", "f1",
+                 "evaluated left", "left", "right (2)", "right (3)", "replica 4"):  # fmt: skip
+        assert name in names
+    assert dict(summary(report))["loss"] == "0.05"
+    replicas = [make_replica(number, 10) for number in (1, 2)]
+    replicas = [msgspec.structs.replace(replica, name="same") for replica in replicas]
+    evaluation = EvaluationEntry(number=1, at_s=1.0, samples=250, metrics={"loss": 0.25})
+    view = Rates().view(make_status(2.0, 400, replicas=replicas, evaluations=[evaluation]))
+    assert [line.name for line in view.replicas] == ["same (1)", "same (2)"]
+    assert "loss 0.5  evaluated loss 0.25" in view.line()
 
 
 def test_a_poor_report_is_still_printed() -> None:

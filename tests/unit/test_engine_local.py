@@ -194,6 +194,9 @@ async def test_what_users_print_goes_to_the_log_and_not_to_the_engine(stage: Sta
     log = (stage.run_folder / "logs" / "replica-0.log").read_text()
     assert "only the user's own output" in log
     assert '{"event": "listening"}' in log
+    said = [words for event, words in stage.events if event == "print"]
+    assert len(said) == 1, "what a child of the user's prints is in the log alone"
+    assert said[0].startswith('replica-0: {"state": "failed"')
     stage.check_nothing_left()
 
 

@@ -1,0 +1,105 @@
+"""What a user's code prints: all of it to its process's log, to the display what a person reads.
+
+Only Python's own standard output is heard. What C code, a subprocess or standard error says is in
+the log alone.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from pydownpour import limits
+from pydownpour.engines.streams import Unfailing
+
+_PARTIAL_SIZE_MAX: Final = 4 * limits.PRINT_LINE_LEN_MAX
+"""Bytes of a line that are kept until its end comes; no letter needs more than four."""
+
+
+def overhear(tell: Callable[[str], None]) -> None:
+    """From now on hand the lines that this process prints to ``tell``, too."""
+    sys.stdout.flush()
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Overheard(tell)),
+        encoding="utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+        write_through=True,
+    )
+
+
+@final
+class _Overheard(io.RawIOBase):
+    """Standard output's descriptor, with somebody who listens."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._out = Unfailing(1, "w", closefd=False)
+        self._lines = Lines(tell)
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def fileno(self) -> int:
+        """The log's."""
+        return self._out.fileno()
+
+    def write(self, data: Any, /) -> int:
+        """Into the log first."""
+        written = self._out.write(data)
+        self._lines.take(bytes(data[:written]), time.monotonic())
+        return written
+
+
+@final
+class Lines:
+    """Cuts what is printed into lines and tells as many of them as anybody can read.
+
+    A burst of ``limits.PRINT_BURST``, then ``limits.PRINT_LINES_PER_S``; the rest is counted. Pure:
+    told the time.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._partial = b""
+        self._allowance = float(limits.PRINT_BURST)
+        self._at: float | None = None
+        self._skipped = 0
+
+    def take(self, data: bytes, now: float) -> None:
+        """Some bytes were printed."""
+        *ended, rest = (self._partial + data).split(b"\n")
+        self._partial = rest[:_PARTIAL_SIZE_MAX]
+        for line in ended:
+            self._line(line, now)
+
+    def _line(self, line: bytes, now: float) -> None:
+        elapsed_s = now - self._at if self._at is not None else 0.0
+        self._at = now
+        self._allowance = min(
+            float(limits.PRINT_BURST), self._allowance + elapsed_s * limits.PRINT_LINES_PER_S
+        )
+        text = _shown(line)
+        if not text:
+            return
+        if self._allowance < 1.0:
+            self._skipped += 1
+            return
+        self._allowance -= 1.0
+        if self._skipped:
+            self._tell(f"({self._skipped:,} more lines; all are in the log)")
+            self._skipped = 0
+        self._tell(text)
+
+
+def _shown(line: bytes) -> str:
+    """As a terminal would leave it: what a carriage return covers is gone, and nothing moves."""
+    text = line.decode("utf-8", "replace").expandtabs(4).rstrip()
+    text = text.rpartition("\r")[2]
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    if len(text) > limits.PRINT_LINE_LEN_MAX:
+        return text[: limits.PRINT_LINE_LEN_MAX] + "..."
+    return text
