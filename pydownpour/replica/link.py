@@ -177,7 +177,7 @@ class Link:
         """Connect, serve, and connect again until cancelled.
 
         Raises:
-            JobFailed: the shard did not answer for ``limits.JOIN_PATIENCE_S``.
+            JobFailed: the shard did not answer for ``limits.SHARD_PATIENCE_S``.
             Fenced, AuthError, ConfigError, ...: the shard refuses us for good.
         """
         self._alive_at = asyncio.get_running_loop().time()
@@ -221,9 +221,9 @@ class Link:
                 f"{self.describe()}: {self._failures} connections in a row, in {failing_s:.0f} s, "
                 f"settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last one: {error}"
             )
-        if silent_s > limits.JOIN_PATIENCE_S:
+        if silent_s > limits.SHARD_PATIENCE_S:
             raise JobFailed(
-                f"{self.describe()} has not answered for {limits.JOIN_PATIENCE_S:g} s: {error}"
+                f"{self.describe()} has not answered for {limits.SHARD_PATIENCE_S:g} s: {error}"
             )
 
     def _got_somewhere(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -60,6 +61,11 @@ def test_a_crashed_shard_ends_the_job_and_is_named(tmp_path: Path) -> None:
         assert run.heard(r"shard 1 was killed by SIGKILL; without durable shards")
         assert run.heard(r"its whole log: .*shard-1\.log")
         gone(processes, "the run's processes")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert "shard 1" in report["reason"]
+    assert "was killed by SIGKILL" in report["reason"]
+    assert [part["shard"] for part in report["parameters_missing"]] == [1]
+    assert (tmp_path / "run" / "parameters.partial.safetensors").exists(), "the rest is kept"
 
 
 def test_a_crashed_coordinator_ends_the_job_and_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import ssl
 from pathlib import Path
@@ -15,6 +16,7 @@ import trustme
 
 import pydownpour as dp
 from pydownpour import limits
+from pydownpour.coordinator.service import serve_coordinator
 from pydownpour.coordinator.slots import Slots
 from pydownpour.errors import ConfigError, DownpourError
 from pydownpour.layout import ShardEntry
@@ -123,6 +125,30 @@ async def test_a_certificate_of_another_host_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="IP address mismatch"):
         async with Stage(job, tmp_path / "run", shards=1, access=elsewhere.access) as stage:
             await stage.replica()
+
+
+async def test_a_shard_the_coordinator_cannot_read_is_refused_when_it_registers(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    """Its certificate is another authority's: at the end of the job nobody could read it."""
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = Certificates(tmp_path / "elsewhere")
+    heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    coordinator = asyncio.create_task(
+        serve_coordinator(
+            counting_job(), shards=1, bind=Bind(), access=certificates.access, run_folder=None,
+            announce=heard.set_result, random=random.Random(0),
+        )
+    )  # fmt: skip
+    tls = Tls(cert=elsewhere.cert, key=elsewhere.key, ca=certificates.ca)
+    words = r"must be able to read from a shard, and at https://.*a certificate we do not trust"
+    with pytest.raises(ConfigError, match=words):
+        await serve_shard(
+            coordinator=await heard, bind=Bind(), access=Access(token=TOKEN, tls=tls),
+            announce=lambda url: None,
+        )  # fmt: skip
+    coordinator.cancel()
+    assert (await coordinator)["state"] == "stopped"
 
 
 async def test_a_client_without_tls_at_a_server_with_it_is_told(

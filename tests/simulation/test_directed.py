@@ -68,9 +68,10 @@ def run_alive(world: World) -> None:
     assert world.report["state"] == "done"
     assert world.coordinator is not None
     assert all(slot.state == "ready" for slot in world.coordinator.core.slots)
+    assert world.restarts == 0, "replicas wait as long as the coordinator does"
 
 
-@pytest.mark.parametrize("asleep_s", [4.0, 30.0])
+@pytest.mark.parametrize("asleep_s", [4.0, 30.0, 90.0])
 @pytest.mark.parametrize("at", [1.5, 3.0, 5.5])
 def test_a_shard_that_stands_still_wakes_and_the_run_goes_on(at: float, asleep_s: float) -> None:
     world = small_world(latency_s=0.002)
