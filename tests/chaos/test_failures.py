@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 from tests.chaos.jobs import failing
-from tests.chaos.processes import ROOT, ByHand, Command, events
+from tests.chaos.processes import ROOT, ByHand, Command, events, replica_named, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
@@ -101,3 +104,40 @@ def test_by_hand_the_replica_says_it_and_others_may_go_on(tmp_path: Path) -> Non
             assert replica.heard("at unit 3 of pass 1: places 12 to 15 of the pass's order")
         assert job.replica().wait() == 0
         assert job.finish()["units"] == 5
+
+
+UNFORGIVING = """
+from pydownpour import limits
+from pydownpour.cli import main
+limits.RESTARTS_MAX = 1
+limits.RESTART_BACKOFF_S = limits.RESTART_BACKOFF_MAX_S = 0.05
+main()
+"""
+
+
+def test_crashes_that_a_restart_cured_end_no_run_however_many_they_are(tmp_path: Path) -> None:
+    """One crash without work between is all this engine forgives, and there are two with."""
+    command = Command(
+        "run", ROOT / "tests" / "chaos" / "jobs" / "units.py", "--replicas", "1",
+        "--run-folder", tmp_path / "run", program=(sys.executable, "-c", UNFORGIVING),
+        env={"CHAOS_FOLDER": str(tmp_path), "CHAOS_UNITS": "40", "CHAOS_SLOW": "10"},
+    )  # fmt: skip
+    (tmp_path / "slow").touch()
+    with command:
+        for incarnation in (1, 2):
+            pid = until(functools.partial(worked, command.url, incarnation), "work of this life")
+            os.kill(pid, signal.SIGKILL)
+        (tmp_path / "slow").unlink()
+        assert command.wait() == 0, command.said
+    report = report_of(tmp_path)
+    assert (report["state"], report["units"], report["replicas"][0]["incarnations"]) == (
+        "done", 80, 3,
+    )  # fmt: skip
+
+
+def worked(url: str, incarnation: int) -> int:
+    """The pid of the replica's incarnation, once it has completed units."""
+    replica = replica_named(url, "replica-0")
+    if replica is None or replica["incarnation"] != incarnation:
+        return 0
+    return int(replica["pid"]) if replica["units"] >= incarnation * 2 else 0
