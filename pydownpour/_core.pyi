@@ -151,6 +151,18 @@ class Store:
         by the window, whatever count says."""
     def fence(self, replica: int, incarnation: int) -> None:
         """Refuse incarnations below this one for ever."""
+    def retire(self, next: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fence for ever, and forget, the ids below next that are in no range [start, stop).
+        Raises ParameterError, and changes nothing, unless there are at most 1,024 ranges that
+        ascend, do not overlap and end at next or below."""
+    def is_retired(self, replica: int) -> bool:
+        """Whether an id was retired."""
+    @property
+    def applied_of_retired(self) -> int:
+        """Records applied of replicas that are forgotten."""
+    @property
+    def replicas(self) -> int:
+        """How many are remembered."""
     def applied(self, replica: int) -> tuple[int, int, int] | None:
         """(incarnation, floor, records applied in all of its incarnations) or None."""
     # -- state that must survive a restart ------------------------------------------------------

@@ -131,7 +131,15 @@ SNAPSHOT_COPIES_MAX: Final = 2
 """Whole parameter copies that readers may keep; what they want beyond is copied for them, one
 fragment at a time, so that updates always find a block."""
 REPLICAS_MAX: Final = 65_536
-"""Replica ids in one job: their dedupe windows then take about 10 MiB at each shard."""
+"""Replicas in one job at a time: their dedupe windows then take about 12 MiB at each shard."""
+REPLICAS_GONE_MAX: Final = 256
+"""Replicas that left or died and still have a row of their own; of older ones only sums are kept,
+and shards forget what they pushed."""
+REPLICA_GONE_S: Final = 120.0
+"""How long one that is gone is kept at least: a dead one may come back, and by then its own
+patience with the coordinator has ended twice."""
+ID_RANGES_MAX: Final = 1024
+"""Ranges of known ids that shards are told; more are joined, which only keeps some for longer."""
 LAYOUT_ARRAYS_MAX: Final = 100_000
 """Arrays in one layout: with usual names ten million bytes to describe, read in a second."""
 LAYOUT_SIZE_MAX: Final = 64 * MIB
@@ -351,6 +359,7 @@ STORED_METADATA_SIZE_MAX: Final = 256 * KIB
 """Bytes of it that are not the arrays': an LSN for each of SHARDS_MAX shards, and some names."""
 
 assert PAYLOAD_SIZE_MAX >= FRAGMENT_SIZE
+assert REPLICAS_GONE_MAX < REPLICAS_MAX and REPLICA_GONE_S >= 2 * JOIN_PATIENCE_S
 assert READER_SIZE_MIN / READER_WINDOW_S < LINK_RATE_MIN / 32
 assert POST_PIECE_SIZE_MAX <= POST_FRAMES_SIZE_MAX
 assert ACK_EVERY_S * 4 < ACK_TIMEOUT_S

@@ -182,7 +182,9 @@ class Core:
         self._note_refusals(counted, slot.stats, now)
         slot.told_end = self._is_concluded
         state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
-        return HeartbeatAnswer(state=state, reason=self.reason(now))
+        is_behind = message.ids_version != self.members.forgotten.replicas
+        ids = self.members.known_ids() if is_behind else None
+        return HeartbeatAnswer(state=state, reason=self.reason(now), ids=ids)
 
     def shard_answered(self, index: int, stats: ShardStats, now: float) -> None:
         """A shard answered the coordinator's own question."""
@@ -511,12 +513,20 @@ class Core:
                 self._shard_lost(slot.index, why, now)
         for slot in self.slots.overdue(now):
             self._shard_lost(slot.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
+        self._forget_the_gone(now)
         if self.ledger is not None:
             for lease in self.ledger.expire(now):
                 self.note_event(now, "lease expired", replica=lease.replica, **_returned([lease]))
             self._note("held", self.ledger.overdue(now))
         elif self.state == "running" and self._all_replicas_gone(now):
             self._finish_without_replicas(now)
+
+    def _forget_the_gone(self, now: float) -> None:
+        for member in self.members.forget(now):
+            self.detector.forget(("replica", member.id))
+            if self.ledger is not None:
+                self.ledger.forget(member.id)
+            self.note_event(now, "forgotten", replica=member.id, was=member.state)
 
     def _note(self, topic: str, words: str) -> None:
         """Words of one topic for who watches, or no more."""
@@ -573,7 +583,7 @@ class Core:
         """For a job without declared work: everybody left, and who failed had time to come back."""
         members = list(self.members)
         return (
-            len(members) >= max(1, self.expected_replicas)
+            len(members) + self.members.forgotten.replicas >= max(1, self.expected_replicas)
             and any(member.state == "left" for member in members)
             and all(
                 (member.state == "left" and not member.left_because)
@@ -648,7 +658,7 @@ class Core:
         """Samples completed, or computed where no work is declared."""
         if self.ledger is not None:
             return self.ledger.samples_done
-        return sum(member.stats.samples for member in self.members)
+        return min(sum(counts.samples for counts in self.members.counts), limits.COUNT_MAX)
 
     def reason(self, now: float) -> str:
         """How the job stands and for whom it waits, in one line."""

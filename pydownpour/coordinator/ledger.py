@@ -50,6 +50,8 @@ from pydownpour.coordinator.units import (
 from pydownpour.errors import ConfigError, RemoteProtocolError
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
+FORGOTTEN = 0
+"""In the place of an id: all replicas that are gone for good."""
 NAMED_MAX = 3
 """Open leases a waiting replica is told of; more would not fit a line."""
 
@@ -475,6 +477,12 @@ class Ledger:
     def account(self, replica: int) -> Account:
         """What a replica did."""
         return self._accounts.setdefault(replica, Account())
+
+    def forget(self, replica: int) -> None:
+        """A replica is gone for good: what it did is kept in the sum of those."""
+        self.release(replica)
+        self._answers.pop(replica, None)
+        self.account(FORGOTTEN).add(self._accounts.pop(replica, Account()))
 
     def audit(self) -> list[str]:
         """Everything that is not as it must be, in words; empty when the books balance."""

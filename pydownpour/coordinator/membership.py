@@ -10,6 +10,9 @@ Each registration of an id is a new incarnation, which fences the older ones for
 repeated with the same nonce (its answer was lost) gets the same answer. A dead member that is heard
 again under its latest incarnation is live again: its leases were given away, its pushes were not
 undone, so nothing but time was lost. One that left said so itself and is fenced.
+
+Of those that are gone the newest keep a row of their own. Older ones are forgotten: their counts
+are added to a sum, their ids are fenced here and, with the next heartbeat, at every shard.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, TypeAlias, final
 
+import msgspec
+
 from pydownpour import limits
 from pydownpour.coordinator.tally import add_stats
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded
-from pydownpour.wire.messages import Join, ReplicaStats
+from pydownpour.wire.messages import Join, KnownIds, ReplicaStats
 
 State: TypeAlias = Literal["live", "suspect", "dead", "left"]
 
@@ -90,6 +95,22 @@ class Registered:
 
 
 @final
+@dataclasses.dataclass(slots=True)
+class Forgotten:
+    """What is kept of members that are gone for long: sums."""
+
+    replicas: int = 0
+    stats: ReplicaStats = NO_STATS
+    rss_peak_bytes: int = 0
+
+    def add(self, member: Member) -> None:
+        """One more."""
+        self.replicas += 1
+        self.stats = add_stats(self.stats, msgspec.structs.replace(member.stats, loss=None))
+        self.rss_peak_bytes = max(self.rss_peak_bytes, member.rss_peak_bytes)
+
+
+@final
 class Membership:
     """The members of a job, by id in ascending order.
 
@@ -103,6 +124,7 @@ class Membership:
         self._nonces: dict[str, int] = {}
         self._owners: dict[str, int] = {}
         self._next = 1
+        self.forgotten = Forgotten()
         self._present: tuple[int, ...] | None = ()
         """Asked for at every lease, so it is made anew only when somebody came or went."""
 
@@ -129,8 +151,8 @@ class Membership:
     def _add(self, join: Join, now: float) -> Registered:
         if len(self._members) >= self._replicas_max:
             raise LimitExceeded(
-                f"{len(self._members)} replicas have joined this job, the limit is "
-                f"{self._replicas_max} (REPLICAS_MAX); join again under an old id"
+                f"this job has {len(self._members)} replicas with those that went lately, the "
+                f"limit is {self._replicas_max} (REPLICAS_MAX)"
             )
         new = self._next
         self._next += 1
@@ -179,7 +201,8 @@ class Membership:
         """
         member = self._members.get(replica)
         if member is None:
-            raise Fenced(f"replica {replica} never joined this job; join first")
+            was = "is gone for long and forgotten" if 0 < replica < self._next else "never joined"
+            raise Fenced(f"replica {replica} {was}; join this job first")
         if incarnation != member.incarnation:
             raise Fenced(
                 f"replica {replica} incarnation {incarnation} is fenced: incarnation "
@@ -212,6 +235,40 @@ class Membership:
             member.current = stats
         self.change(member, "left")
         return member
+
+    def forget(self, now: float) -> list[Member]:
+        """Those gone for longest, of more than are kept; nobody is let in under their ids again."""
+        gone = len(self._members) - len(self.present)
+        if gone <= limits.REPLICAS_GONE_MAX:
+            return []
+        old = [
+            member
+            for member in self._members.values()
+            if not member.is_present and now - member.seen_at >= limits.REPLICA_GONE_S
+        ]
+        old.sort(key=lambda member: member.seen_at)
+        for member in (over := old[: gone - limits.REPLICAS_GONE_MAX]):
+            del self._members[member.id]
+            if self._nonces.get(member.nonce) == member.id:
+                del self._nonces[member.nonce]
+            self._owners.pop(member.owner, None)
+            self.forgotten.add(member)
+        return over
+
+    @property
+    def counts(self) -> list[ReplicaStats]:
+        """What members counted, and at last the sum of those who are forgotten."""
+        return [*(member.stats for member in self._members.values()), self.forgotten.stats]
+
+    def known_ids(self) -> KnownIds:
+        """Who is still a member, for shards: they forget the others."""
+        ranges: list[tuple[int, int]] = []
+        for member in self._members:
+            if ranges and (ranges[-1][1] == member or len(ranges) == limits.ID_RANGES_MAX):
+                ranges[-1] = (ranges[-1][0], member + 1)
+            else:
+                ranges.append((member, member + 1))
+        return KnownIds(version=self.forgotten.replicas, next=self._next, ranges=ranges)
 
     def get(self, replica: int) -> Member | None:
         """The member of that id."""

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from pydownpour import histogram, limits
 from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.ledger import FORGOTTEN
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.salvage import PARTS_TOLD_MAX
 from pydownpour.coordinator.slots import Slot
 from pydownpour.coordinator.tally import finite
+from pydownpour.wire.messages import ReplicaStats
 
 AUDIT_LINES_MAX: Final = 100
 """What the ledger says against itself: one fault shows in many places, the first ones tell."""
@@ -38,6 +40,7 @@ def build_report(
     """
     ledger, progress = core.ledger, core.progress
     members, slots = list(core.members), list(core.slots)
+    counts = core.members.counts
     samples = core.samples_done
     metrics = progress.metrics
     listed = core.members.foremost(limits.REPORT_ROWS_MAX, lambda member: _work_of(core, member))
@@ -57,14 +60,14 @@ def build_report(
         "seconds_total": round(now - core.started, 3),
         "samples": samples,
         "samples_per_s": round(progress.samples_per_s(samples, now), 1),
-        "units": ledger.units_done if ledger is not None else sum(m.stats.units for m in members),
+        "units": ledger.units_done if ledger is not None else sum(c.units for c in counts),
         "passes": ledger.passes_finished if ledger is not None else 0,
         "work": _work(core),
         "units_aside": core.units_aside,
-        "pushes": _pushes(members, slots),
-        "gradients": _gradients(core, members),
+        "pushes": _pushes(counts, slots),
+        "gradients": _gradients(core, counts),
         "records": _records(slots),
-        "staleness": _staleness(members),
+        "staleness": _staleness(counts),
         "bytes": {
             "to_shards": sum(slot.stats.bytes_received for slot in slots),
             "from_shards": sum(slot.stats.bytes_sent for slot in slots),
@@ -79,7 +82,7 @@ def build_report(
         "parameters": core.job.layout.len,
         "parameters_missing": core.missing[:PARTS_TOLD_MAX],
         "losses": progress.curve.points,
-        "losses_not_finite": sum(member.stats.losses_not_finite for member in members),
+        "losses_not_finite": sum(c.losses_not_finite for c in counts),
         "audit": ledger.audit()[:AUDIT_LINES_MAX] if ledger is not None else [],
         "storage": storage,
     }
@@ -137,27 +140,27 @@ def _work(core: Core) -> dict[str, Any] | None:
     }
 
 
-def _pushes(members: list[Member], slots: list[Slot]) -> dict[str, int]:
-    told = sum(member.stats.pushes_sent for member in members)
+def _pushes(counts: list[ReplicaStats], slots: list[Slot]) -> dict[str, int]:
+    told = sum(c.pushes_sent for c in counts)
     applied = max((slot.stats.pushes for slot in slots), default=0)
     return {
         "sent": max(told, applied),
-        "acked": sum(member.stats.pushes_acked for member in members),
+        "acked": sum(c.pushes_acked for c in counts),
         "applied": applied,
         "duplicate": max((slot.stats.pushes_duplicate for slot in slots), default=0),
-        "refused": sum(member.stats.pushes_refused for member in members),
+        "refused": sum(c.pushes_refused for c in counts),
         "unheard": max(applied - told, 0),
     }
 
 
-def _gradients(core: Core, members: list[Member]) -> dict[str, Any]:
+def _gradients(core: Core, counts: list[ReplicaStats]) -> dict[str, Any]:
     """What became of gradients before they were sent."""
     return {
-        "computed": sum(member.stats.steps for member in members),
-        "dropped": sum(member.stats.gradients_dropped for member in members),
+        "computed": sum(c.steps for c in counts),
+        "dropped": sum(c.gradients_dropped for c in counts),
         "wire_dtype": core.job.wire_dtype,
-        "values_overflowed": sum(member.stats.values_overflowed for member in members),
-        "values_underflowed": sum(member.stats.values_underflowed for member in members),
+        "values_overflowed": sum(c.values_overflowed for c in counts),
+        "values_underflowed": sum(c.values_underflowed for c in counts),
     }
 
 
@@ -169,8 +172,8 @@ def _records(slots: list[Slot]) -> dict[str, int]:
     }
 
 
-def _staleness(members: list[Member]) -> dict[str, Any]:
-    entry = histogram.total(member.stats.staleness for member in members)
+def _staleness(counts: list[ReplicaStats]) -> dict[str, Any]:
+    entry = histogram.total(c.staleness for c in counts)
     return {"mean": round(entry.mean, 4), "max": entry.max, "histogram": entry.by_value()}
 
 
@@ -193,15 +196,20 @@ def _work_of(core: Core, member: Member) -> tuple[int, int]:
 
 
 def _more(core: Core, members: list[Member], listed: list[Member]) -> dict[str, int]:
-    """The replicas that are not listed one by one: how many, and what they did together."""
+    """The replicas that are not listed one by one: how many, and what they did together.
+
+    With those that are gone for so long that the coordinator keeps only their sums.
+    """
     ids = {member.id for member in listed}
     others = [member for member in members if member.id not in ids]
     work = [_work_of(core, member) for member in others]
+    forgotten = core.members.forgotten
+    gone = core.ledger.account(FORGOTTEN) if core.ledger is not None else forgotten.stats
     return {
-        "count": len(others),
-        "samples": sum(samples for samples, _ in work),
-        "units": sum(units for _, units in work),
-        "steps": sum(member.stats.steps for member in others),
+        "count": len(others) + forgotten.replicas,
+        "samples": sum(samples for samples, _ in work) + gone.samples,
+        "units": sum(units for _, units in work) + gone.units,
+        "steps": sum(member.stats.steps for member in others) + forgotten.stats.steps,
     }
 
 

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from pydownpour import histogram
+from pydownpour import histogram, limits
 from pydownpour.wire.messages import ReplicaStats
 
 SUMMED = (
@@ -32,7 +32,14 @@ SUMMED = (
 
 def add_stats(banked: ReplicaStats, current: ReplicaStats) -> ReplicaStats:
     """Totals of both; what is no total (loss, waiting for whom, memory) as it is in ``current``."""
-    sums = {name: getattr(banked, name) + getattr(current, name) for name in SUMMED}
+    sums = {
+        # Two lies that are each within a message's bounds must not add up to one that is not.
+        name: min(
+            getattr(banked, name) + getattr(current, name),
+            limits.SECONDS_MAX if name.endswith("_s") else limits.COUNT_MAX,
+        )
+        for name in SUMMED
+    }
     staleness = histogram.total([banked.staleness, current.staleness])
     return msgspec.structs.replace(current, **sums, staleness=staleness)
 

@@ -73,6 +73,11 @@ class Account:
     returned: int = 0
     """Its leases that ended without a completion."""
 
+    def add(self, other: Account) -> None:
+        """The sum of both."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)

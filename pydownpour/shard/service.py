@@ -38,6 +38,7 @@ from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Heartbeat,
+    HeartbeatAnswer,
     Hello,
     ShardAssigned,
     ShardHello,
@@ -184,7 +185,7 @@ class ShardService:
         """
         assigned = self._serving().assigned
         verdict = await Heartbeats(
-            client, every_s=assigned.heartbeat_s, make=self._heartbeat, heard=lambda answer: None
+            client, every_s=assigned.heartbeat_s, make=self._heartbeat, heard=self._heard
         ).run()
         if verdict.fenced and verdict.state == "waiting":
             log.warning("%s", verdict.reason)
@@ -203,8 +204,13 @@ class ShardService:
             incarnation=shard.assigned.incarnation,
             secret=shard.assigned.secret,
             epoch=shard.assigned.epoch,
+            ids_version=shard.ids_version,
             shard=self._statistics(shard) if with_counts else None,
         )
+
+    def _heard(self, answer: HeartbeatAnswer) -> None:
+        if answer.ids is not None:
+            self._serving().retire(answer.ids)
 
     # -- handlers --------------------------------------------------------------------------------
 

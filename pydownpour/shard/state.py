@@ -21,7 +21,7 @@ from pydownpour.policy.base import Policy, PushInfo
 from pydownpour.shard.turns import Turns
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
-from pydownpour.wire.messages import RefusedEntry, ShardAssigned, ShardStats
+from pydownpour.wire.messages import KnownIds, RefusedEntry, ShardAssigned, ShardStats
 from pydownpour.wire.proof import Keeper
 
 _VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
@@ -83,6 +83,8 @@ class Shard:
         self.assigned = assigned
         self.keeper = Keeper.from_text(assigned.key)
         """Checks the secrets of replicas."""
+        self.ids_version = 0
+        """Of the ``KnownIds`` heard last."""
         self.policy: Policy = from_wire(assigned.policy)
         self.store = _core.Store(
             len=assigned.len,
@@ -186,11 +188,30 @@ class Shard:
         known = self.store.applied(replica)
         if known is not None and known[0] > incarnation:
             raise Fenced(_fenced_words(replica, incarnation, known[0]))
+        if self.store.is_retired(replica):
+            raise Fenced(_retired_words(replica))
+        if known is None and self.store.replicas >= limits.REPLICAS_MAX:
+            raise LimitExceeded(
+                f"shard {self.assigned.index} remembers {self.store.replicas} replicas, the limit "
+                "is REPLICAS_MAX; try again when the coordinator has forgotten some that are gone"
+            )
         self.store.fence(replica, incarnation)
+
+    def retire(self, ids: KnownIds) -> None:
+        """Nobody else will push again: fence and forget them, and end what they have open here."""
+        if ids.version == self.ids_version:
+            return
+        self.store.retire(ids.next, ids.ranges)
+        self.ids_version = ids.version
+        for replica, stream in list(self.streams.items()):
+            if self.store.is_retired(replica):
+                stream.failed(Fenced(_retired_words(replica)))
 
     def _why(self, verdict: str, frame: _core.Frame) -> str:
         who = f"replica {frame.replica} incarnation {frame.incarnation}"
         known = self.store.applied(frame.replica)
+        if verdict == "fenced" and self.store.is_retired(frame.replica):
+            return _retired_words(frame.replica)
         if verdict == "fenced":
             newer = known[0] if known else "?"
             return _fenced_words(frame.replica, frame.incarnation, newer)
@@ -263,6 +284,10 @@ class Shard:
             rss_bytes=rss_bytes,
             rss_peak_bytes=rss_peak_bytes,
         )
+
+
+def _retired_words(replica: int) -> str:
+    return f"replica {replica} is gone for long, says the coordinator, and is fenced; join again"
 
 
 def _fenced_words(replica: int, incarnation: int, newer: int | str) -> str:

@@ -48,7 +48,7 @@ class ShardsNeverGoBack(Check):
         if index in self._versions and (versions < self._versions[index]).any():
             yield f"shard {index}: fragment versions {versions} after {self._versions[index]}"
         self._lsn[index], self._versions[index] = lsn, versions
-        applied = 0
+        applied = shard.store.applied_of_retired
         for replica in self._ids:
             known = shard.store.applied(replica)
             if known is None:

@@ -258,10 +258,23 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     """Of the shards the last answer asked about: those that sent this replica something since."""
     incarnation: Word = 0
     secret: Label = ""
+    ids_version: Count = 0
+    """The newest ``KnownIds`` that a shard has heard."""
     epoch: Word = 0
     replica: ReplicaStats | None = None
     shard: ShardStats | None = None
     rss_peak_bytes: Count = 0
+
+
+class KnownIds(Message, frozen=True, kw_only=True):
+    """Which replicas may still push: nobody below ``next`` but those in the ranges, ever again."""
+
+    version: Count
+    """A later one says more."""
+    next: Word
+    """The first id that was not given to anybody yet."""
+    ranges: Annotated[list[tuple[Word, Word]], Meta(max_length=limits.ID_RANGES_MAX)]
+    """[start, stop), ascending."""
 
 
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
@@ -272,6 +285,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     fenced: bool = False
     missed: Missed = []
     """Shards the coordinator does not hear: which of them answer the replica?"""
+    ids: KnownIds | None = None
+    """For a shard that does not know of the newest one."""
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True):

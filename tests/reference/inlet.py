@@ -78,6 +78,8 @@ class Store:
         self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
     ) -> str:
         """The verdict about a run."""
+        if self.real.is_retired(replica):
+            return "fenced"
         past = self._past(incarnation)
         return past.admit(replica, incarnation, first_seq, count, first_incomplete)
 
@@ -92,6 +94,8 @@ class Store:
 
     def settle(self, header: frames.Frame, scale: float) -> tuple[bool, int, int] | Refusal:
         """Judge and apply a record: (applied now, LSN, staleness), or why not."""
+        if self.real.is_retired(header.replica):
+            return Refusal(header.seq, header.fragment, _core.CODE_FENCED)
         past = self._past(header.incarnation)
         verdict = past.settle(header.replica, header.incarnation, header.seq)
         if verdict == "duplicate" and not self.rules.dedupe:

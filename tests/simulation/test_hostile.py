@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pydownpour.errors import JobFailed
@@ -33,3 +35,26 @@ def test_what_a_hostile_peer_says_for_others_changes_nothing(seed: int) -> None:
     assert replicas
     assert all(r["incarnations"] == 1 for r in replicas), "nobody had to come back"
     assert world.faults > 3
+
+
+@pytest.mark.parametrize("plan", ["partition", "pause", "churn"])
+def test_who_is_forgotten_early_is_fenced_and_nothing_of_it_counts_twice(plan: str) -> None:
+    """Shards drop windows while their owners may still wake and push: the fence must hold."""
+    early = (("REPLICAS_GONE_MAX", 0), ("REPLICA_GONE_S", 1.0))
+    forgotten = 0
+    for seed in range(8):
+        world = swarm.world(seed, plan)
+        world.settings = dataclasses.replace(
+            world.settings, limits=(*world.settings.limits, *early)
+        )
+        violations = world.run().checks.violations
+        assert violations == [], f"seed {seed}: {violations}"
+        assert world.coordinator is not None
+        gone = world.coordinator.core.members.forgotten.replicas
+        forgotten += gone
+        for service in world.shard_services.values():
+            assert service.shard is not None
+            held, told = service.shard.store.replicas, service.shard.ids_version
+            assert told <= gone
+            assert held <= len(world.report["replicas"]) + gone
+    assert forgotten

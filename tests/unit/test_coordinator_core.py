@@ -9,6 +9,7 @@ import pytest
 
 from pydownpour import limits
 from pydownpour.coordinator import view
+from pydownpour.coordinator.report import audit_report, build_report
 from pydownpour.errors import (
     ClosedError,
     ConfigError,
@@ -647,3 +648,49 @@ def test_units_set_aside_in_a_row_mean_that_the_code_is_broken() -> None:
     fail_units(cast, 1)
     assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
     assert "UNITS_ASIDE_IN_A_ROW_MAX" in cast.core.reason(cast.now)
+
+
+def test_shards_are_told_once_of_those_who_are_forgotten_and_the_report_still_adds_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 1)
+    cast = Cast(make_job(work=Work(12, unit=1)))
+    cast.shards_ready()
+    assert cast.shard_beat(0).ids is None, "nobody was forgotten"
+    for replica in range(1, 5):
+        cast.join()
+        cast.complete(replica, *cast.lease(replica).units)
+        cast.leave(replica, samples=1, pushes_acked=2)
+    cast.join()
+    cast.pass_time(limits.REPLICA_GONE_S + 1, beating=(5,))
+    assert [member.id for member in cast.core.members] == [4, 5]
+    assert len(cast.events("forgotten")) == 3
+    told = cast.shard_beat(0).ids
+    assert told is not None
+    assert (told.version, told.next, told.ranges) == (3, 6, [(4, 6)])
+    life = cast.core.keeper.secret("shard", 0, 1)
+    knows = Heartbeat(role="shard", id=0, incarnation=1, secret=life, epoch=1, ids_version=3)
+    assert cast.core.heartbeat(knows, cast.now).ids is None
+    assert cast.beat(2).fenced
+    cast.finish_all(5)
+    report = build_report(cast.core, cast.now, version="0", rss_peak_bytes=0, storage="off")
+    assert report["replicas_more"] == {"count": 3, "units": 3, "samples": 3, "steps": 0}
+    assert report["pushes"]["acked"] == 8
+    assert sum(row["units"] for row in report["replicas"]) == 9
+    assert not [words for words in audit_report(report) if "by replicas" in words]
+
+
+def test_lies_that_fit_alone_do_not_add_up_to_a_status_nobody_can_read() -> None:
+    cast = Cast(make_job())
+    cast.shards_ready()
+    for life in (1, 2, 3):
+        cast.join("liar")
+        cast.beat(1, life, samples=limits.COUNT_MAX, wait_s=limits.SECONDS_MAX, loss=1e308)
+    cast.join("other")
+    cast.beat(2, 1, samples=limits.COUNT_MAX, loss=1e308)
+    body = messages.encode(view.status(cast.core, cast.now, run_folder="", report=None))
+    status = messages.decode(Status, body)
+    assert status.samples_done == limits.COUNT_MAX
+    assert status.replicas[0].stats.samples == limits.COUNT_MAX
+    report = build_report(cast.core, cast.now, version="0", rss_peak_bytes=0, storage="off")
+    assert msgspec.json.decode(msgspec.json.encode(report))["samples"] == limits.COUNT_MAX

@@ -190,3 +190,56 @@ def test_a_shard_that_never_loads_is_overdue() -> None:
     places.place(hello("a", 0), 0.0, running=False)
     assert places.overdue(limits.JOIN_PATIENCE_S - 1) == []
     assert [s.index for s in places.overdue(limits.JOIN_PATIENCE_S)] == [0]
+
+
+def test_of_those_who_are_gone_the_oldest_become_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 2)
+    members = Membership()
+    for now in range(6):
+        member = members.register(join(owner=f"key {now}", nonce=f"n{now}"), float(now)).member
+        member.current = ReplicaStats(steps=10 + now, samples=1, staleness=histogram(now), loss=0.5)
+        member.rss_peak_bytes = now
+    for replica in (1, 2, 4, 5):
+        members.leave(replica, 1, None)
+    assert members.forget(100.0) == [], "they are kept for a while, however many they are"
+    members.change(members.where(lambda m: m.id == 6)[0], "dead")
+    forgotten = members.forget(limits.REPLICA_GONE_S + 2.0)
+    assert [member.id for member in forgotten] == [1, 2]
+    assert [member.id for member in members] == [3, 4, 5, 6]
+    assert members.forgotten.replicas == 2
+    assert members.forgotten.stats.steps == 21
+    assert members.forgotten.stats.staleness == histogram(0, 1)
+    assert members.forgotten.rss_peak_bytes == 1
+    assert sum(counts.steps for counts in members.counts) == sum(range(10, 16))
+    ids = members.known_ids()
+    assert (ids.version, ids.next, ids.ranges) == (2, 7, [(3, 7)])
+    with pytest.raises(Fenced, match="replica 2 is gone for long and forgotten"):
+        members.check(2, 1, 0.0)
+    again = members.register(join(owner="key 0", nonce="n0"), 200.0)
+    assert (again.repeated, again.rejoined, again.member.id) == (False, False, 7)
+
+
+def test_more_ranges_than_fit_are_joined_which_only_keeps_somebody_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 0)
+    monkeypatch.setattr(limits, "ID_RANGES_MAX", 2)
+    members = Membership()
+    for _ in range(9):
+        members.register(join(), 0.0)
+    for replica in (2, 4, 6, 8):
+        members.leave(replica, 1, None)
+    assert len(members.forget(1000.0)) == 4
+    assert members.known_ids().ranges == [(1, 2), (3, 10)]
+
+
+def test_the_nonce_of_a_later_member_is_not_forgotten_with_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 0)
+    members = Membership()
+    members.register(join(nonce="x"), 0.0)
+    members.leave(1, 1, None)
+    members.register(join(nonce="x"), 0.0)
+    assert [member.id for member in members.forget(1000.0)] == [1]
+    assert members.register(join(nonce="x"), 1000.0).repeated

@@ -215,6 +215,34 @@ impl Store {
         })
     }
 
+    /// Fence and forget the ids below `next` that are in no range [start, stop).
+    fn retire(&self, py: Python<'_>, next: u32, ranges: Vec<(u32, u32)>) -> PyResult<()> {
+        enter(py, 0, || {
+            if self.shard.retire(next, &ranges) {
+                return Ok(());
+            }
+            let bound = "at most 1,024 ascending ranges below next, apart from each other";
+            Err(Failure::Argument { name: "ranges", value: ranges.len() as i128, bound })
+        })
+    }
+
+    /// Whether an id was retired.
+    fn is_retired(&self, replica: u32) -> bool {
+        self.shard.is_retired(replica)
+    }
+
+    /// Records applied of replicas that are forgotten.
+    #[getter]
+    fn applied_of_retired(&self) -> u64 {
+        self.shard.applied_of_retired()
+    }
+
+    /// Replicas that are remembered.
+    #[getter]
+    fn replicas(&self) -> usize {
+        self.shard.replicas()
+    }
+
     /// (incarnation, floor, records applied in all of its incarnations) or None.
     fn applied(&self, replica: u32) -> Option<(u32, u64, u64)> {
         let entry = self.shard.find(replica)?;

@@ -1,7 +1,7 @@
 //! One entry a replica, and the questions that are asked of it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{LedgerError, Window};
 
@@ -221,13 +221,69 @@ impl Entry {
 /// An entry shared by the streams of one replica. Locking it orders that replica's records.
 type Shared = Arc<Mutex<Entry>>;
 
+/// Which ids will never push again: those below `next` that are in none of the ranges.
+///
+/// Ids are given in ascending order and never twice, so this is all there is to say about any
+/// number of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Retired {
+    next: u32,
+    /// Records that were applied of those who are forgotten.
+    applied: u64,
+    /// Ascending, `[start, stop)`, with gaps between them.
+    known: Vec<(u32, u32)>,
+}
+
+/// Ranges that [`Ledger::retire`] takes: whoever has more joins the last ones.
+pub const RANGES_MAX: usize = 1024;
+
+impl Retired {
+    fn has(&self, replica: u32) -> bool {
+        let after = self.known.partition_point(|(start, _)| *start <= replica);
+        replica < self.next && after.checked_sub(1).is_none_or(|i| replica >= self.known[i].1)
+    }
+
+    /// What [`Ledger::encode`] begins with, and the bytes behind it.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
+            Some(u32::from_le_bytes(bytes))
+        };
+        let (next, count) = (word(0)?, word(4)? as usize);
+        let applied = u64::from(word(8)?) | u64::from(word(12)?) << 32;
+        if count > RANGES_MAX {
+            return None;
+        }
+        let ranges = (0..count).map(|i| Some((word(16 + 8 * i)?, word(20 + 8 * i)?)));
+        let retired = Self { next, applied, known: ranges.collect::<Option<_>>()? };
+        retired.is_sound().then_some((retired, &bytes[16 + 8 * count..]))
+    }
+
+    fn is_sound(&self) -> bool {
+        let mut end = 0;
+        self.known.len() <= RANGES_MAX
+            && self.known.iter().all(|(start, stop)| {
+                let fits = end <= *start && start < stop && *stop <= self.next;
+                end = *stop;
+                fits
+            })
+    }
+}
+
+/// Who is known, and who never will be again.
+#[derive(Debug, Default)]
+struct Known {
+    entries: HashMap<u32, Shared>,
+    retired: Retired,
+}
+
 /// The entries of all replicas.
 ///
 /// A record is judged, applied and completed under its entry's lock: whoever asks afterwards
 /// finds it done, and whoever asks meanwhile waits. Two replicas never wait for each other.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    entries: RwLock<HashMap<u32, Shared>>,
+    known: RwLock<Known>,
 }
 
 /// Lock an entry. Poisoning is ignored: an entry is changed by plain stores that cannot panic
@@ -237,32 +293,87 @@ pub(crate) fn lock(entry: &Mutex<Entry>) -> MutexGuard<'_, Entry> {
 }
 
 impl Ledger {
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The replica's entry, if it has one.
     #[must_use]
     pub fn entry(&self, replica: u32) -> Option<Shared> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&replica).cloned()
+        self.read().entries.get(&replica).cloned()
     }
 
-    fn entry_or_new(&self, replica: u32) -> Shared {
+    /// `None` for an id that is retired: no window may begin anew under it.
+    fn entry_or_new(&self, replica: u32) -> Option<Shared> {
         if let Some(entry) = self.entry(replica) {
-            return entry;
+            return Some(entry);
         }
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(entries.entry(replica).or_default())
+        let mut known = self.write();
+        if known.retired.has(replica) {
+            return None;
+        }
+        Some(Arc::clone(known.entries.entry(replica).or_default()))
     }
 
     /// Judge a run, fence older incarnations, raise the floor. Applies nothing.
     #[must_use]
     pub fn admit(&self, run: &Run) -> Verdict {
         if run.first_incomplete > 1 && self.entry(run.replica).is_none() {
-            return Verdict::Unknown;
+            let retired = self.is_retired(run.replica);
+            return if retired { Verdict::Fenced } else { Verdict::Unknown };
         }
-        lock(&self.entry_or_new(run.replica)).admit(run)
+        self.entry_or_new(run.replica).map_or(Verdict::Fenced, |entry| lock(&entry).admit(run))
     }
 
     /// Refuse incarnations of `replica` below `incarnation` for ever.
     pub fn fence(&self, replica: u32, incarnation: u32) {
-        lock(&self.entry_or_new(replica)).fence(incarnation);
+        if let Some(entry) = self.entry_or_new(replica) {
+            lock(&entry).fence(incarnation);
+        }
+    }
+
+    /// Fence the ids below `next` that are in none of the ranges `[start, stop)`, for ever, and
+    /// forget what they have pushed. False, and nothing changes, if the ranges overlap, do not
+    /// ascend, pass `next`, or are more than [`RANGES_MAX`].
+    pub fn retire(&self, next: u32, ranges: &[(u32, u32)]) -> bool {
+        let mut retired = Retired { next, applied: 0, known: ranges.to_vec() };
+        if !retired.is_sound() {
+            return false;
+        }
+        let mut known = self.write();
+        let mut applied = known.retired.applied;
+        known.entries.retain(|replica, entry| {
+            let stays = !retired.has(*replica);
+            if !stays {
+                applied += lock(entry).applied();
+            }
+            stays
+        });
+        retired.applied = applied;
+        known.retired = retired;
+        true
+    }
+
+    /// Whether an id was retired.
+    #[must_use]
+    pub fn is_retired(&self, replica: u32) -> bool {
+        self.read().retired.has(replica)
+    }
+
+    /// Records applied of replicas that are forgotten.
+    #[must_use]
+    pub fn applied_of_retired(&self) -> u64 {
+        self.read().retired.applied
+    }
+
+    /// Replicas that are remembered.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.read().entries.len()
     }
 
     /// A copy of the replica's entry.
@@ -271,13 +382,25 @@ impl Ledger {
         self.entry(replica).map(|entry| lock(&entry).clone())
     }
 
-    /// All entries in the order of the replica ids, encoded one after the other.
+    /// Who is retired, then all entries in the order of the replica ids.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let mut sorted: Vec<_> = entries.iter().collect();
+        let known = self.read();
+        let mut sorted: Vec<_> = known.entries.iter().collect();
         sorted.sort_unstable_by_key(|(replica, _)| **replica);
-        let mut bytes = Vec::with_capacity(sorted.len() * ENTRY_SIZE);
+        let ranges = &known.retired.known;
+        let size = 16 + 8 * ranges.len() + sorted.len() * ENTRY_SIZE;
+        let mut bytes = Vec::with_capacity(size);
+        // `retire` takes no more ranges than 32 bits count.
+        let count = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
+        for word in [known.retired.next, count] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend_from_slice(&known.retired.applied.to_le_bytes());
+        for (start, stop) in ranges {
+            bytes.extend_from_slice(&start.to_le_bytes());
+            bytes.extend_from_slice(&stop.to_le_bytes());
+        }
         for (replica, entry) in sorted {
             lock(entry).encode(*replica, &mut bytes);
         }
@@ -290,6 +413,10 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`] for a broken length, order, bitmap or count.
     pub fn decode(bytes: &[u8], offset: usize, lsn: u64) -> Result<Self, LedgerError> {
+        let inconsistent = LedgerError::Inconsistent { what: "who is retired", offset };
+        let (retired, rest) = Retired::decode(bytes).ok_or(inconsistent)?;
+        let offset = offset + bytes.len() - rest.len();
+        let bytes = rest;
         let (chunks, rest) = bytes.as_chunks::<ENTRY_SIZE>();
         if !rest.is_empty() {
             let expected = offset + chunks.len() * ENTRY_SIZE;
@@ -301,7 +428,7 @@ impl Ledger {
             let wrong = |what| LedgerError::Inconsistent { what, offset: offset + i * ENTRY_SIZE };
             let (replica, entry) =
                 Entry::decode(chunk).ok_or_else(|| wrong("a replica's entry"))?;
-            if previous.is_some_and(|previous| previous >= replica) {
+            if previous.is_some_and(|previous| previous >= replica) || retired.has(replica) {
                 return Err(wrong("the order of replicas"));
             }
             if entry.last_lsn > lsn
@@ -313,13 +440,12 @@ impl Ledger {
             previous = Some(replica);
             entries.insert(replica, Arc::new(Mutex::new(entry)));
         }
-        Ok(Self { entries: RwLock::new(entries) })
+        Ok(Self { known: RwLock::new(Known { entries, retired }) })
     }
 
-    /// Take the entries of `other` in place of these.
+    /// Take the memory of `other` in place of this one.
     pub fn replace(&self, other: Self) {
-        let entries = other.entries.into_inner().unwrap_or_else(PoisonError::into_inner);
-        *self.entries.write().unwrap_or_else(PoisonError::into_inner) = entries;
+        *self.write() = other.known.into_inner().unwrap_or_else(PoisonError::into_inner);
     }
 }
 
@@ -392,6 +518,44 @@ mod tests {
         }
         assert_eq!(ledger.admit(&run(1, 6, 1, 6)), Verdict::New);
         assert_eq!(ledger.find(3).map(|entry| entry.floor()), Some(5));
+    }
+
+    #[test]
+    fn a_retired_id_is_forgotten_and_fenced_for_ever() {
+        let ledger = Ledger::default();
+        for replica in [1, 2, 3, 5] {
+            assert_eq!(ledger.admit(&Run { replica, ..run(1, 1, 1, 1) }), Verdict::New);
+        }
+        complete(&ledger, 1);
+        assert!(ledger.retire(5, &[(1, 3)]));
+        assert_eq!((ledger.replicas(), ledger.applied_of_retired()), (3, 1));
+        for replica in [3, 4] {
+            assert!(ledger.is_retired(replica));
+            for first_incomplete in [1, 2] {
+                let again = Run { replica, ..run(9, 1, 1, first_incomplete) };
+                assert_eq!(ledger.admit(&again), Verdict::Fenced);
+            }
+            ledger.fence(replica, 7);
+            assert!(ledger.entry(replica).is_none(), "no window begins anew");
+        }
+        for replica in [1, 2, 5, 6, u32::MAX] {
+            assert!(!ledger.is_retired(replica));
+        }
+        let again = Ledger::decode(&ledger.encode(), 0, 1).expect("just encoded");
+        assert_eq!(again.encode(), ledger.encode());
+        assert!(again.is_retired(3) && !again.is_retired(2));
+    }
+
+    #[test]
+    fn ranges_that_contradict_each_other_retire_nobody() {
+        let ledger = Ledger::default();
+        let wrong: [&[(u32, u32)]; 5] =
+            [&[(1, 1)], &[(3, 2)], &[(1, 3), (2, 4)], &[(4, 5), (1, 2)], &[(1, 11)]];
+        for ranges in wrong {
+            assert!(!ledger.retire(10, ranges), "{ranges:?}");
+        }
+        assert!(!ledger.retire(u32::MAX, &[(1, 2); RANGES_MAX + 1]));
+        assert!(!ledger.is_retired(1));
     }
 
     #[test]

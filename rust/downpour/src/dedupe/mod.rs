@@ -21,7 +21,11 @@
 //! known(i) --push of j > i---------------> known(j)       older incarnations are fenced
 //! any -------fence(j)--------------------> fenced below j, incarnation j not seen yet
 //! known(i) --push of j < i---------------> known(i)       answer: fenced, for ever
+//! any -------retire----------------------> forgotten      answer: fenced, for ever
 //! ```
+//!
+//! Who has left for good is *retired* by whoever gives out ids: its entry goes, and because the
+//! id stays fenced nothing of it can be taken for new. Age alone never forgets anybody.
 //!
 //! # Limits
 //! 1,024 seqs above the floor; one entry (184 bytes) a replica id.
@@ -32,5 +36,5 @@ mod window;
 
 pub use error::LedgerError;
 pub(crate) use ledger::lock;
-pub use ledger::{Claim, ENTRY_SIZE, Entry, Ledger, Run, Verdict};
+pub use ledger::{Claim, ENTRY_SIZE, Entry, Ledger, RANGES_MAX, Run, Verdict};
 pub use window::{WINDOW, Window};

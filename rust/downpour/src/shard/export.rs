@@ -12,7 +12,9 @@
 //! 40    4    fragments
 //! 44    4    replicas
 //! 48   16    for each fragment: version, LSN of its last record
-//!  .  164    for each replica, ascending: see dedupe
+//!  .   16    the first id that was not given yet, ranges of known ids below it, records of others
+//!  .    8    for each range: start, stop
+//!  .  172    for each replica, ascending: see dedupe
 //!  .    4    CRC-32C of everything before
 //! ```
 //!
@@ -22,7 +24,7 @@ use std::sync::PoisonError;
 
 use super::Shard;
 use crate::checksum::crc32c;
-use crate::dedupe::{ENTRY_SIZE, Ledger, LedgerError};
+use crate::dedupe::{Ledger, LedgerError};
 use crate::store::StoreError;
 
 const MAGIC: [u8; 4] = *b"PDL1";
@@ -70,7 +72,7 @@ impl Shard {
             bytes.extend_from_slice(&(length as u64).to_le_bytes());
         }
         bytes.extend_from_slice(&store.lsn().to_le_bytes());
-        for count in [fragments, ledger.len() / ENTRY_SIZE] {
+        for count in [fragments, self.ledger.replicas()] {
             let count = u32::try_from(count).expect("fragments and replicas have 32-bit numbers");
             bytes.extend_from_slice(&count.to_le_bytes());
         }
@@ -122,18 +124,17 @@ impl Shard {
         if fragments != self.store().fragments() {
             return Err(LedgerError::Inconsistent { what: "the number of fragments", offset: 40 });
         }
-        // Both counts are compared with the bytes that are there before anything is allocated.
+        // The store is that large, and everything behind is counted by the bytes that are there.
         let replicas_at = HEAD_SIZE + 16 * fragments;
-        let expected = (u32_at(body, 44) as usize)
-            .checked_mul(ENTRY_SIZE)
-            .and_then(|size| size.checked_add(replicas_at))
-            .unwrap_or(usize::MAX);
-        if body.len() != expected {
-            let expected = expected.saturating_add(CRC_SIZE);
+        let Some(rest) = body.get(replicas_at..) else {
+            let expected = replicas_at + CRC_SIZE;
             return Err(LedgerError::Size { actual: bytes.len(), expected });
-        }
+        };
         let (versions, lsns) = parse_fragments(body, fragments, lsn)?;
-        let ledger = Ledger::decode(&body[replicas_at..], replicas_at, lsn)?;
+        let ledger = Ledger::decode(rest, replicas_at, lsn)?;
+        if ledger.replicas() != u32_at(body, 44) as usize {
+            return Err(LedgerError::Inconsistent { what: "the number of replicas", offset: 44 });
+        }
         Ok(Parsed { lsn, versions, lsns, ledger })
     }
 

@@ -145,6 +145,30 @@ impl Shard {
         self.ledger.fence(replica, incarnation);
     }
 
+    /// Fence and forget whoever left for good; see [`Ledger::retire`].
+    pub fn retire(&self, next: u32, ranges: &[(u32, u32)]) -> bool {
+        let _open = self.enter();
+        self.ledger.retire(next, ranges)
+    }
+
+    /// Whether an id was retired.
+    #[must_use]
+    pub fn is_retired(&self, replica: u32) -> bool {
+        self.ledger.is_retired(replica)
+    }
+
+    /// Records applied of replicas that are forgotten.
+    #[must_use]
+    pub fn applied_of_retired(&self) -> u64 {
+        self.ledger.applied_of_retired()
+    }
+
+    /// Replicas that are remembered.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.ledger.replicas()
+    }
+
     /// What is remembered of a replica.
     #[must_use]
     pub fn find(&self, replica: u32) -> Option<Entry> {
@@ -171,8 +195,10 @@ impl Shard {
     /// [`Refused`]; nothing was applied and nothing was marked.
     pub fn settle(&self, record: &Record<'_>) -> Result<Outcome, Refused> {
         let _open = self.enter();
-        let entry =
-            self.ledger.entry(record.replica).ok_or(Refused::because(Code::UnknownState))?;
+        let entry = self.ledger.entry(record.replica).ok_or_else(|| {
+            let retired = self.ledger.is_retired(record.replica);
+            Refused::because(if retired { Code::Fenced } else { Code::UnknownState })
+        })?;
         let mut entry = lock(&entry);
         match entry.claim(record.incarnation, record.seq) {
             Claim::New => {}
