@@ -191,7 +191,8 @@ class LiveDisplay(Display):
         style = {"restart": "yellow", "stop": "yellow", "storage": "yellow", "print": ""}.get(
             event, "dim"
         )
-        self._console.print(words, style=style, highlight=False, markup=False)
+        # Not wrapped here: a command that is shown can be copied as one line.
+        self._console.print(words, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def status(self, status: Status) -> None:
         """Redraw."""

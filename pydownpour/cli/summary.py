@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any, Final
 
-from pydownpour.cli.progress import duration, labelled, replica_names, size
+from pydownpour.cli.progress import OURS, duration, labelled, replica_names, size
 
 LATER: Final = ("run folder", "loss curve", "time", "faults", "seed", "again")
 """Rows that others add below ours."""
@@ -43,7 +43,7 @@ def summary(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows of (what, words). A report that lacks something only lacks its row."""
     first = [("loss", f"{report['loss']:.4g}")] if report.get("loss") is not None else []
     rows = _counts(report)
-    taken = {*(name for name, _ in (*first, *rows)), *LATER}
+    taken = {*OURS, *(name for name, _ in rows), *LATER}
     metrics = labelled(report.get("metrics", {}), taken)
     return [*first, *((name, f"{value:.4f}") for name, value in metrics.items()), *rows]
 

@@ -7,6 +7,7 @@ the log alone.
 from __future__ import annotations
 
 import io
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from pydownpour.engines.streams import Unfailing
 
 _PARTIAL_SIZE_MAX: Final = 4 * limits.PRINT_LINE_LEN_MAX
 """Bytes of a line that are kept until its end comes; no letter needs more than four."""
+
+_STYLES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Colours, and orders to the cursor."""
 
 
 def overhear(tell: Callable[[str], None]) -> None:
@@ -85,10 +89,11 @@ class Lines:
         text = _shown(line)
         if not text:
             return
-        if self._allowance < 1.0:
+        needed = 2.0 if self._skipped else 1.0  # those that were skipped are worth a line, too
+        if self._allowance < needed:
             self._skipped += 1
             return
-        self._allowance -= 1.0
+        self._allowance -= needed
         if self._skipped:
             self._tell(f"({self._skipped:,} more lines; all are in the log)")
             self._skipped = 0
@@ -97,7 +102,7 @@ class Lines:
 
 def _shown(line: bytes) -> str:
     """As a terminal would leave it: what a carriage return covers is gone, and nothing moves."""
-    text = line.decode("utf-8", "replace").expandtabs(4).rstrip()
+    text = _STYLES.sub("", line.decode("utf-8", "replace")).expandtabs(4).rstrip()
     text = text.rpartition("\r")[2]
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
     if len(text) > limits.PRINT_LINE_LEN_MAX:

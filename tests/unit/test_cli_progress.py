@@ -323,6 +323,7 @@ def test_one_name_is_one_row() -> None:
                  "evaluated left", "left", "right (2)", "right (3)", "replica 4"):  # fmt: skip
         assert name in names
     assert dict(summary(report))["loss"] == "0.05"
+    assert "loss" not in dict(summary({**report, "loss": None})), "nor where ours is unknown"
     replicas = [make_replica(number, 10) for number in (1, 2)]
     replicas = [msgspec.structs.replace(replica, name="same") for replica in replicas]
     evaluation = EvaluationEntry(number=1, at_s=1.0, samples=250, metrics={"loss": 0.25})
