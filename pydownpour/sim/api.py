@@ -121,7 +121,10 @@ def _run(world: World) -> None:
     """Run it here, or in a thread where this one runs an event loop already (a notebook)."""
     try:
         asyncio.get_running_loop()
+        is_plain = False
     except RuntimeError:
+        is_plain = True
+    if is_plain:  # not in the handler above: its exception would stand in the user's tracebacks
         world.run()
         return
     failed: list[BaseException] = []

@@ -154,6 +154,7 @@ def test_what_a_plain_function_raises_is_the_replica_s_failure() -> None:
     (words,) = said
     assert "ZeroDivisionError: division by zero (test_sim_api.py:" in words
     assert "job._train = lambda replica: 1 / 0" in words, "the user's own line"
+    assert "During handling of" not in words
     assert "That is the third time in a row" in report["failure"]
     assert report["restarts"] == 2
 
@@ -169,8 +170,13 @@ def test_a_corrupt_sample_ends_a_simulated_job_as_it_does_a_real_one(plain: bool
     assert report["violations"] == [f"the job ends well: {report['failure']}"]
 
 
-def test_a_simulated_job_that_skips_it_goes_on_without_the_unit() -> None:
-    report = dp.simulate(corrupt_job(on_error="skip"), replicas=3, virtual_s_max=60)
+@pytest.mark.parametrize("faults", ["calm", "kill", "partition", "churn"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_simulated_job_that_skips_it_goes_on_without_the_unit(faults: str, seed: int) -> None:
+    compute = dp.ComputeModel(base_s=0.3)
+    report = dp.simulate(
+        corrupt_job(on_error="skip"), replicas=3, seed=seed, faults=faults, compute=compute
+    )
     assert is_good(report), report["failure"]
     assert report["units"] == 9
     assert [aside["unit"] for aside in report["units_aside"]] == [2]
