@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, TypeVar, cast, final
 
 import click
 
@@ -15,9 +15,6 @@ from pydownpour.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydownpour.net.access import Access
-
-TOKEN_LEN_MAX: Final = 1000
-"""Characters: a header that every server on the way takes."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,22 +65,20 @@ class AccessOptions:
             if self.token_file:
                 raise ConfigError("--token-file and --no-token contradict each other; give one")
             return None
-        if self.token_file:
-            where = f"the token file {self.token_file}"
-            try:
-                with open(self.token_file, encoding="utf-8") as file:
-                    token = file.read(TOKEN_LEN_MAX + 1).strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"cannot read {where}: {error}") from error
-            if not token:
-                raise ConfigError(f"{where} is empty")
-        else:
-            where, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "").strip()
-        if len(token) > TOKEN_LEN_MAX or not (token.isascii() and token.isprintable()):
-            raise ConfigError(
-                f"{where} must hold one line of at most {TOKEN_LEN_MAX} printable ASCII characters"
-            )
-        return token or None
+        from pydownpour.net.access import TOKEN_LEN_MAX, clean_token
+
+        if not self.token_file:
+            return clean_token(os.environ.get(TOKEN_VARIABLE, ""), TOKEN_VARIABLE) or None
+        where = f"the token file {self.token_file}"
+        try:
+            with open(self.token_file, encoding="utf-8") as file:
+                text = file.read(TOKEN_LEN_MAX + 3)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {where}: {error}") from error
+        token = clean_token(text, where)
+        if not token:
+            raise ConfigError(f"{where} is empty")
+        return token
 
     def forwarded(self) -> tuple[str, ...]:
         """The options a child needs on its command line; tokens are never among them."""

@@ -194,7 +194,7 @@ def sim(
     except KeyboardInterrupt:
         raise Interrupted("stopped by SIGINT") from None
     if as_json:
-        click.echo(msgspec.json.encode(result).decode())
+        click.echo(msgspec.json.encode(result))
     if not good:
         raise Failure(_blame(options, seeds, result), EXIT_FAILED)
 

@@ -18,6 +18,8 @@ from pydownpour.errors import AuthError, ConfigError, OriginRefused
 
 TOKEN_SIZE: Final = 32
 """Bytes of chance in a token that a job makes for itself."""
+TOKEN_LEN_MAX: Final = 1000
+"""Characters: a header that every server on the way takes."""
 
 
 @final
@@ -227,6 +229,20 @@ def check_not_plain(reached: str, offered: str, whose: str) -> None:
             "clear; give the shard a certificate (--tls-cert, --tls-key), or "
             "the https URL of the proxy in front of it (--advertise)"
         )
+
+
+def clean_token(text: str, where: str) -> str:
+    """A token as a header can carry it: without the white space around it.
+
+    Raises:
+        ConfigError: it is longer than ``TOKEN_LEN_MAX``, or not one line of printable ASCII.
+    """
+    token = text.strip()
+    if len(token) > TOKEN_LEN_MAX or not (token.isascii() and token.isprintable()):
+        raise ConfigError(
+            f"{where} must hold one line of at most {TOKEN_LEN_MAX} printable ASCII characters"
+        )
+    return token
 
 
 def _is_number(text: str) -> bool:

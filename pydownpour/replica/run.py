@@ -22,7 +22,7 @@ from pydownpour import limits
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, JobFailed, LayoutMismatch
 from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
-from pydownpour.net.access import Access, Tls, check_not_plain
+from pydownpour.net.access import Access, Tls, check_not_plain, clean_token
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Turn, Waiting
 from pydownpour.replica.failure import EndedItself, in_words, note_unit, unit_failure
@@ -166,8 +166,8 @@ def join(
     """
     if not isinstance(url, str):
         raise ConfigError(f"url={url!r} must be what the coordinator printed, http://...")
-    token = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN")
-    access = Access(token=token, tls=Tls(ca=ca) if ca else None)
+    given = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN", "")
+    access = Access(token=clean_token(given, "the token") or None, tls=Tls(ca=ca) if ca else None)
     layout = Layout.of(parameters) if parameters is not None else None
     return Joining(url, layout, access, name)
 

@@ -137,6 +137,15 @@ async def test_a_wrong_token_is_refused_for_replica_and_shard(
         )
 
 
+async def test_a_token_is_taken_as_a_file_holds_it_and_one_no_header_carries_is_refused(
+    stage: Stage,
+) -> None:
+    async with dp.join(stage.url, token=" open sesame\n") as replica:
+        assert replica.id
+    with pytest.raises(ConfigError, match="the token must hold one line of at most 1000 printable"):
+        dp.join(stage.url, token="open\nsesame")
+
+
 async def test_an_unknown_protocol_version_names_both_ranges(stage: Stage) -> None:
     with pytest.raises(ConfigError, match="speaks protocol 7 to 9, this coordinator 1 to 1"):
         await Stranger.join(stage.url, stage.access, protocol_min=7, protocol_max=9)
