@@ -109,6 +109,8 @@ class Core:
         """The final parameters are read: a shard that dies now loses nothing."""
         self.missing: list[Event] = []
         """Of a job that failed: the parameters that could not be kept (see ``salvage``)."""
+        self.books_closed = False
+        """They are being read: what is completed from now on may not be in them."""
         self.notes: dict[str, str] = {}
         """What an operator should know, by topic; shown while the job runs."""
         self.outcome: Outcome = "done"
@@ -389,16 +391,23 @@ class Core:
         )
 
     def complete(self, message: Complete, now: float) -> CompleteAnswer:
-        """A replica finished units: their gradients are applied.
+        """A replica finished units: their gradients are applied, or it says why they are not.
+
+        Once the final parameters are read nothing counts any more: it would be in the books and
+        not in them.
 
         Raises:
             Fenced: it is not a member, or an older incarnation.
             ConfigError: the job declares no work.
             RemoteProtocolError: a unit it was never given.
         """
-        self._hear(message.replica, message.incarnation, message.secret, now)
+        member = self._hear(message.replica, message.incarnation, message.secret, now)
         ledger = self._ledger()
+        if self.books_closed:
+            return CompleteAnswer(counted=[False] * len(message.units))
         counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
+        for failure in message.failures:
+            self._unit_failed(member, failure, now)
         self._finish_if_complete(ledger, now)
         return CompleteAnswer(counted=counted)
 
@@ -441,7 +450,7 @@ class Core:
         )
 
     def _unit_failed(self, member: Member, failure: UnitFailure, now: float) -> None:
-        """The user's code raised at a unit: it gets another try, or is set aside."""
+        """A try at a unit failed: it gets another, or is set aside."""
         ledger = self.ledger
         failed = (
             ledger.fail(member.id, failure.number, failure.unit, failure.lease)
@@ -637,6 +646,24 @@ class Core:
         self.progress.end(now)
         self.state, self._why = "failed", clip(reason)
         self.note_event(now, "failure", reason=reason)
+
+    def judge(self) -> None:
+        """The last counts are in: a job whose gradients nobody applied has not succeeded."""
+        applied = max((slot.stats.pushes for slot in self.slots), default=0)
+        if self.state != "evaluating" or self.outcome != "done" or applied:
+            return
+        stats = [member.stats for member in self.members]
+        steps = sum(s.steps for s in stats)
+        dropped, refused = (
+            sum(s.gradients_dropped for s in stats),
+            sum(s.pushes_refused for s in stats),
+        )
+        self.outcome = "failed"
+        self._why = clip(
+            f"{self._why}, but no gradient was applied: {steps} steps were taken, {dropped} of "
+            f"their gradients held NaN, infinite or too large values, {refused} pushes were refused"
+            + ("" if steps else "; call replica.step (and await it in an async def)")
+        )
 
     def conclude(self, now: float) -> None:
         """The final parameters are evaluated and stored."""

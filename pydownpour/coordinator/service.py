@@ -400,8 +400,10 @@ class CoordinatorService:
             await self._until(lambda: self._all_left() or core.state == "failed", patience)
             await self._secure()
         if core.state == "failed":
+            core.books_closed = True
             await self._salvage()
         await self._last_counts()
+        core.judge()
         self.report = None
         report = self._build()
         await self._recorder.flush(sync=True)
@@ -429,6 +431,7 @@ class CoordinatorService:
             ),
             limits.EVALUATION_PATIENCE_S,
         )
+        core.books_closed = True
         flat = await self._read_final()
         if flat is None:
             return

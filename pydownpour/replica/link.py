@@ -363,7 +363,8 @@ class Link:
             self._hold(frame.seq, frame.count, words)
             return
         log.warning("%s refused a push: %s", self.describe(), words)
-        self._settle(frame.seq, frame.count, refused=words)
+        by_policy = frame.aux == Code.POLICY
+        self._settle(frame.seq, frame.count, refused=words, by_policy=by_policy)
 
     def _hold(self, seq: int, count: int, words: str) -> None:
         """The shard has no room for these records now: they are sent again a little later."""
@@ -380,7 +381,15 @@ class Link:
         self._hold_s = min(self._hold_s * 2, limits.BACKOFF_MAX_S)
         loop.call_later(delay_s, self.wake)
 
-    def _settle(self, seq: int, count: int, *, staleness: int = 0, refused: str = "") -> None:
+    def _settle(
+        self,
+        seq: int,
+        count: int,
+        *,
+        staleness: int = 0,
+        refused: str = "",
+        by_policy: bool = False,
+    ) -> None:
         if count:
             self._got_somewhere()
         for part in list(self.queue):
@@ -392,6 +401,7 @@ class Link:
             if refused:
                 push.refused += fresh
                 push.reason = push.reason or refused
+                push.by_policy = by_policy
             if part.open == 0:
                 self.queue.remove(part)
                 push.open_parts -= 1

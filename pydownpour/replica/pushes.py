@@ -30,6 +30,7 @@ class Push:
         open_parts: Shards that have not answered for all their records.
         refused: Records refused, over all shards.
         staleness: The largest reported.
+        by_policy: The job's policy refused it.
         reason: Why it was not applied, in words: the first refusal's. One that has a reason before
             it is sent cannot be sent.
     """
@@ -45,6 +46,7 @@ class Push:
     open_parts: int = 0
     refused: int = 0
     staleness: int = 0
+    by_policy: bool = False
     reason: str = ""
 
 

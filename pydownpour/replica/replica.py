@@ -208,6 +208,8 @@ class Trainer:
                 index=index,
                 count=count,
             )
+        if self.unit is not None:
+            self.unit.failure = self.unit.failure or words
         log.warning(words)
 
     def _who(self) -> str:
@@ -339,13 +341,13 @@ class Trainer:
 
     # -- units -----------------------------------------------------------------------------------
 
-    def finish_unit(self, seconds: float) -> tuple[int, Completion] | None:
-        """The unit just worked through: (the push with its last gradient, its completion)."""
+    def finish_unit(self, seconds: float) -> tuple[int, Completion, str] | None:
+        """The unit just worked through, as :meth:`Leases.finish` takes it."""
         unit, self.unit = self.unit, None
         if unit is None:
             return None
         self.units += 1
-        return unit.last_push, Completion(
+        completion = Completion(
             number=unit.number,
             unit=unit.unit,
             lease=unit.lease,
@@ -353,6 +355,7 @@ class Trainer:
             loss=unit.loss,
             seconds=seconds,
         )
+        return unit.last_push, completion, unit.failure
 
     def begin_unit(self, entry: UnitEntry) -> Unit:
         """The unit the loop works through next."""
@@ -464,6 +467,7 @@ class _Facade:
         if push is not None:
             t.portal.post(t.session.push, push)
         yield t.session.wait_settled(t.pushes)
+        yield t.leases.settle()
 
     def _next_unit(self) -> Errand[Unit | None]:
         t = self._trainer
@@ -484,7 +488,6 @@ class _Facade:
                 return t.begin_unit(entry)
             yield from self._flush()
             if entry is None:
-                yield t.leases.settle()
                 return None
 
 
@@ -537,7 +540,7 @@ class Replica(_Facade):
         return self._trainer.guard.call("fetch", lambda: self._run("fetch", self._fetch()))
 
     def flush(self) -> Coroutine[Any, Any, None]:
-        """Push what is accrued and wait until every push has a definite answer."""
+        """Push what is accrued; wait until it is answered and finished units are reported."""
         return self._trainer.guard.call("flush", lambda: self._run("flush", self._flush()))
 
     async def work(self) -> AsyncIterator[Unit]:

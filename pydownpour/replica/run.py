@@ -93,6 +93,7 @@ async def run_replica(
             if not trainer.session.job_is_over:
                 raise
             log.info("%s; leaving", error)
+            await _farewell(trainer)
         except Exception as error:
             note_unit(error, trainer.unit)
             raise
@@ -115,7 +116,18 @@ async def _train(train: Callable[[Any], Any], trainer: Trainer) -> None:
             blocking.flush()
 
         await asyncio.get_running_loop().run_in_executor(None, run)
-    await trainer.portal.start(trainer.leases.settle())
+
+
+async def _farewell(trainer: Trainer) -> None:
+    """The job is over, but we have gradients that no push carries: there may still be time."""
+    try:
+        push = trainer.make_push()
+        if push is not None:
+            trainer.portal.post(trainer.session.push, push)
+        await trainer.portal.start(trainer.session.wait_settled(trainer.pushes))
+        await trainer.portal.start(trainer.leases.settle())
+    except DownpourError as error:
+        log.info("%s; what was accrued is not in the parameters", error)
 
 
 @contextlib.contextmanager

@@ -110,7 +110,8 @@ class Session:
         self._newest = 0
         """The newest push we were given."""
         self.not_applied: dict[int, str] = {}
-        """Lease -> why a gradient of its unit was not applied, until the unit is reported."""
+        """Lease -> why a gradient of its unit was not applied, until the unit is reported; "" if
+        that is the policy's way and nobody's fault."""
         self.released: list[Flat] = []
         """Buffers of settled pushes, for the user's side to use again."""
         self.acked = 0
@@ -170,8 +171,9 @@ class Session:
             self.refused += push.refused > 0
             self.refused_in_a_row += 1
             self.last_refusal = push.reason
+            words = "" if push.by_policy else push.reason
             for lease in push.leases:
-                self.not_applied.setdefault(lease, push.reason)
+                self.not_applied[lease] = self.not_applied.get(lease) or words
         else:
             self.acked += 1
             self.refused_in_a_row = 0
@@ -247,13 +249,16 @@ class Session:
             self.check()
         return answer
 
-    async def complete(self, units: list[Completion]) -> CompleteAnswer:
+    async def complete(
+        self, units: list[Completion], failures: list[UnitFailure]
+    ) -> CompleteAnswer:
         """Report finished units; a coordinator that is away is waited for."""
         request = Complete(
             replica=self.joined.replica,
             incarnation=self.joined.incarnation,
             secret=self.joined.secret,
             units=units,
+            failures=failures,
         )
         return await self._ask("/v1/complete", request, CompleteAnswer)
 

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import config, limits
+from pydownpour.fields import clip
 from pydownpour.replica.session import Session
 from pydownpour.sampling import samples_at
-from pydownpour.wire.messages import Completion, UnitEntry, WorkEntry
+from pydownpour.wire.messages import Completion, UnitEntry, UnitFailure, WorkEntry
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class Unit:
         )
         self.batch_len = len(self.indices)
         """Samples of the batch last given out."""
+        self.failure = ""
+        """Why one of its gradients was dropped."""
         self.last_push = 0
         """The push that carries its newest gradient. 0: it has given none."""
         self.losses = 0
@@ -85,8 +88,9 @@ class Leases:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._ahead: asyncio.Task[UnitEntry | None] | None = None
-        self._finished: deque[tuple[int, Completion]] = deque()
-        """(push with its last gradient, what to report once that is applied), oldest first."""
+        self._finished: deque[tuple[int, Completion, str]] = deque()
+        """(push with its last gradient, what to report once that is applied, why it cannot be),
+        oldest first."""
         self._reporting: asyncio.Task[None] | None = None
         self._telling = asyncio.Lock()
         self.completed = 0
@@ -98,9 +102,12 @@ class Leases:
         self.waited = False
         """The unit last given out had to be waited for; meanwhile others went on training."""
 
-    def finish(self, push_index: int, completion: Completion) -> None:
-        """Report a unit once push ``push_index`` and those before it are applied."""
-        self._finished.append((push_index, completion))
+    def finish(self, push_index: int, completion: Completion, failure: str) -> None:
+        """Report a unit once push ``push_index`` and those before it are applied.
+
+        It is given back if a gradient of it was dropped (``failure`` says so) or refused.
+        """
+        self._finished.append((push_index, completion, failure))
         if self._reporting is None or self._reporting.done():
             self._reporting = self._session.spawn(self._report(), "completions")
 
@@ -166,19 +173,10 @@ class Leases:
     async def _tell(self) -> None:
         """Report what is applied; returns once that, and what is being reported, is answered."""
         async with self._telling:
-            applied: list[Completion] = []
-            while self._finished and len(applied) < limits.COMPLETIONS_MAX:
-                push_index, completion = self._finished[0]
-                if not self._session.is_settled(push_index):
-                    break
-                self._finished.popleft()
-                if self._session.not_applied.pop(completion.lease, None) is None:
-                    applied.append(completion)
-                else:
-                    self._held.discard(completion.lease)  # and so it will be offered again
-            if not applied:
+            applied, failures = self._settled()
+            if not applied and not failures:
                 return
-            answer = await self._session.complete(applied)
+            answer = await self._session.complete(applied, failures)
             self._held.difference_update(unit.lease for unit in applied)
             self.completed += len(applied)
             for unit, counted in zip(applied, answer.counted, strict=True):
@@ -187,3 +185,26 @@ class Leases:
                         "unit %d of pass %d did not count: another had completed it",
                         unit.unit, unit.number + 1,
                     )  # fmt: skip
+
+    def _settled(self) -> tuple[list[Completion], list[UnitFailure]]:
+        """The next finished units whose pushes are settled: applied, and those to give back."""
+        applied: list[Completion] = []
+        failures: list[UnitFailure] = []
+        while self._finished and len(applied) + len(failures) < limits.COMPLETIONS_MAX:
+            push_index, unit, words = self._finished[0]
+            if not self._session.is_settled(push_index):
+                break
+            self._finished.popleft()
+            refused = self._session.not_applied.pop(unit.lease, None)
+            if refused is None and not words:
+                applied.append(unit)
+                continue
+            # Not held any more: what nobody is to blame for is simply offered again.
+            self._held.discard(unit.lease)
+            if words := words or refused or "":
+                failures.append(
+                    UnitFailure(
+                        number=unit.number, unit=unit.unit, lease=unit.lease, words=clip(words)
+                    )
+                )
+        return applied, failures

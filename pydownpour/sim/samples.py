@@ -26,6 +26,8 @@ from pydownpour.optimizers import SGD
 from pydownpour.policy import Downpour
 from pydownpour.sim.checks_base import Check
 from pydownpour.sim.oracle import read
+from pydownpour.storage import safetensors
+from pydownpour.storage.rundir import PARAMETERS
 from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest
 
 if TYPE_CHECKING:
@@ -158,3 +160,14 @@ class SamplesCount(Check):
         if self.world.samples is not None:
             for shard in self.shards():
                 yield from self.world.samples.compare(read(shard), shard.assigned.start)
+
+    def end(self) -> Iterator[str]:
+        """Compare the final parameters, as they were written."""
+        oracle, disk = self.world.samples, self.world.network.hosts["coordinator"].disk
+        if oracle is None or disk is None:
+            return
+        files = {path.rpartition("/")[2]: content for path, content in disk.files().items()}
+        if PARAMETERS in files:
+            _, tensors = safetensors.decode(files[PARAMETERS])
+            for words in oracle.compare(tensors["counts"].values, 0):
+                yield f"final parameters: {words}"

@@ -334,30 +334,32 @@ class Completion(Message, frozen=True, kw_only=True):
     seconds: Seconds = 0.0
 
 
+class UnitFailure(Message, frozen=True, kw_only=True):
+    """A try at a unit failed: the user's code raised, or a gradient was not applied."""
+
+    number: Count
+    unit: Count
+    lease: Count
+    words: Words
+    """The exception and the line of the user's that raised it, or what became of the gradient."""
+    traceback: Words = ""
+
+
 class Complete(Message, frozen=True, kw_only=True):
-    """Units this replica finished: their gradients are applied."""
+    """Units this replica finished: their gradients are applied, or why they are not."""
 
     replica: Word
     incarnation: Word
     secret: Label = ""
     units: Annotated[list[Completion], Meta(max_length=limits.LEASES_TOLD_MAX)]
+    failures: Annotated[list[UnitFailure], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
+    """Units it worked through in vain: a gradient was dropped or refused. They are given back."""
 
 
 class CompleteAnswer(Message, frozen=True, kw_only=True):
     """True for each unit whose completion counted, False where another's already did."""
 
     counted: Annotated[list[bool], Meta(max_length=limits.LEASES_TOLD_MAX)]
-
-
-class UnitFailure(Message, frozen=True, kw_only=True):
-    """The user's code raised while it worked on this unit."""
-
-    number: Count
-    unit: Count
-    lease: Count
-    words: Words
-    """The exception, and the line of the user's that raised it."""
-    traceback: Words = ""
 
 
 class Leave(Message, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from pydownpour.coordinator.service import serve_coordinator
+from pydownpour.errors import JobFailed
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
@@ -111,7 +112,12 @@ class Stage:
             await asyncio.gather(self._coordinator, *self._shards, return_exceptions=True)
             return
         self.report = await self._coordinator
-        await asyncio.gather(*self._shards)
+        ends = await asyncio.gather(*self._shards, return_exceptions=True)
+        # Shards say of a failed job what the report says; anything else is a failure of the test.
+        failed = self.report["state"] == "failed"
+        for end in ends:
+            if isinstance(end, BaseException) and not (failed and isinstance(end, JobFailed)):
+                raise end
 
     def parameters(self) -> dict[str, NDArray[Any]]:
         """The final parameters, from the run folder, read by the package everybody uses."""

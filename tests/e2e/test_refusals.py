@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import pydownpour as dp
+from pydownpour.errors import JobFailed
+from pydownpour.policy.base import Admission
 from tests.e2e.stage import Stage, ones
 
 
@@ -119,3 +122,65 @@ async def test_losses_that_are_not_finite_are_counted(tmp_path: Path, data: Any)
         await stage.replica()
     assert stage.report["losses_not_finite"] == 2
     assert stage.report["replicas"][0]["loss"] == 3.0
+
+
+async def test_a_unit_whose_gradients_were_refused_is_not_complete(tmp_path: Path) -> None:
+    """The optimizer's result overflows at one unit's gradients: it is given back, three times."""
+    job = job_of(dp.Adagrad(lr=0.1), data=dp.Work(6, unit=2, shuffle=False))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for batch in unit.batches(1):
+                await replica.step(ones(job, 1e30 if batch[0] == 2 else 1.0))
+
+    async with Stage(job, tmp_path / "run") as stage:
+        with contextlib.suppress(JobFailed):
+            await stage.replica()
+    report = stage.report
+    assert (report["state"], report["work"]["units_aside"]) == ("failed", 1)
+    assert report["units"] <= 2
+    assert "unit 1 of pass 1" in report["reason"]
+    assert "the optimizer's result holds" in report["reason"]
+    assert report["pushes"]["refused"] == 3
+
+
+async def test_a_job_in_which_nothing_was_applied_is_no_success(tmp_path: Path) -> None:
+    job = job_of(data=dp.Work(6, unit=2))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for _ in replica.work():
+            pass
+
+    async with Stage(job, tmp_path / "run") as stage:
+        with contextlib.suppress(JobFailed):
+            await stage.replica()
+    assert stage.report["state"] == "failed"
+    assert stage.report["reason"].startswith(
+        "all 1 passes are complete, but no gradient was applied: 0 steps were taken"
+    )
+
+
+async def test_what_a_policy_refuses_is_computed_again_and_nobody_s_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter([True, False, False, False, False] + [True] * 99)
+    monkeypatch.setattr(
+        dp.Downpour, "admit", lambda self, push: Admission(next(taken), reason="too old")
+    )
+    job = job_of(data=dp.Work(6, unit=2))
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for _ in unit.batches(1):
+                await replica.step(ones(job, -1.0))
+
+    async with Stage(job, tmp_path / "run", shards=1) as stage:
+        await stage.replica()
+    report = stage.report
+    assert (report["state"], report["units"]) == ("done", 3)
+    assert report["pushes"]["refused"] == 4
+    assert report["work"]["units_aside"] == 0
+    assert stage.parameters()["w"].min() >= 6.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import pydownpour as dp
-from pydownpour.errors import LayoutMismatch, NonFiniteGradient
+from pydownpour.errors import JobFailed, LayoutMismatch, NonFiniteGradient
 from pydownpour.testing import FaultProxy, Faults
 from tests.e2e.stage import Stage, ones
 
@@ -134,25 +135,36 @@ async def test_gradients_travel_in_the_declared_dtype(dtype: str, tmp_path: Path
     np.testing.assert_array_equal(stage.parameters()["w"], np.float32(-8 * value))
 
 
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
 async def test_a_gradient_with_nan_is_dropped_named_and_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, on_error: Any
 ) -> None:
-    job = counting_job(data=dp.Work(6, unit=6))
+    """A gradient for each sample; sample 4's is no number, whoever computes it."""
+    job = counting_job(data=dp.Work(6, unit=3, shuffle=False), on_error=on_error)
 
     @job.replica
     async def train(replica: dp.Replica) -> None:
         async for unit in replica.work():
             for batch in unit.batches(1):
                 grads = ones(job, -1.0)
-                if batch[0] % 2:
+                if batch[0] == 4:
                     grads["w"][17] = np.nan
                 await replica.step(grads)
 
     async with Stage(job, tmp_path / "run") as stage:
-        await stage.replica()
-    np.testing.assert_array_equal(stage.parameters()["w"], 3.0)
+        with contextlib.suppress(JobFailed):
+            await stage.replica()
+    report = stage.report
+    np.testing.assert_array_equal(stage.parameters()["w"], 3 + 3 * 2)
     assert "the first in 'w' at flat index 17" in caplog.text
-    assert stage.report["replicas"][0]["gradients_dropped"] == 3
+    assert report["replicas"][0]["gradients_dropped"] == report["gradients"]["dropped"] == 3
+    assert (report["units"], report["work"]["units_aside"]) == (1, 1)
+    if on_error == "skip":
+        assert report["state"] == "done"
+        assert report["units_aside"][0]["start"] == 3
+    else:
+        assert report["state"] == "failed"
+        assert "unit 1 of pass 1 (places 3 to 5 of the pass's order) failed 3" in report["reason"]
 
 
 async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path: Path) -> None:
@@ -168,6 +180,8 @@ async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path: Path) -> None
             await stage.replica()
     # A job without declared work is over when its last replica has left.
     np.testing.assert_array_equal(stage.parameters()["w"], 0.0)
+    assert stage.report["state"] == "failed"
+    assert "every replica has failed" in stage.report["reason"]
 
 
 async def test_join_from_an_existing_loop_takes_the_job_s_layout(tmp_path: Path) -> None:

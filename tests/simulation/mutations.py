@@ -8,6 +8,7 @@ nothing in the package knows of it. What lives in the Rust core is broken in its
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from pydownpour import _core, limits
+from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.units import Recorded
@@ -31,6 +33,7 @@ from pydownpour.sim import hostile, swarm
 from pydownpour.sim.world import World
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import frames
+from pydownpour.wire.messages import Stop
 from pydownpour.wire.proof import Keeper
 from tests.reference import inlet as twin
 
@@ -190,7 +193,7 @@ def unit_before_its_pushes(patch: Patch) -> None:
     async def report(self: Leases) -> None:
         while self._finished:
             ready = [self._finished.popleft()[1]]
-            await self._session.complete(ready)
+            await self._session.complete(ready, [])
             self.completed += len(ready)
 
     patch.setattr(Leases, "_report", report)
@@ -203,6 +206,24 @@ def accrued_work_counts(patch: Patch) -> None:
         return all(open_index > index for open_index in self.pushes)
 
     patch.setattr(Session, "is_settled", is_settled)
+
+
+def books_stay_open(patch: Patch) -> None:
+    """What is completed while the final parameters are read counts, too."""
+    always = property(lambda self: False, lambda self, value: None)
+    patch.setattr(Core, "books_closed", always, raising=False)
+
+
+def stopped(seed: int, plan: str) -> World:
+    """A world of the sample oracle that its operator ends early."""
+    world = swarm.counted(seed, plan)
+
+    def stop() -> None:
+        assert world.coordinator is not None
+        world.coordinator._stop(Stop(reason="enough"), world.loop.now)
+
+    world.loop.at(random.Random(seed).uniform(1.0, 2.0), stop)
+    return world
 
 
 def lost_settlement(patch: Patch) -> None:
@@ -282,6 +303,7 @@ MUTATIONS: Final = (
     Mutation("a unit before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
     Mutation("accrued work counts", ("kill",), accrued_work_counts, ("never applied",),
              swarm.counted),
+    Mutation("books stay open", ("calm",), books_stay_open, ("never applied",), stopped),
     Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
     Mutation("silence is death", ("asleep",), silence_is_death, ("ends well",)),
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),

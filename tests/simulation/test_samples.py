@@ -17,6 +17,7 @@ from pydownpour.sim.oracle import read
 from pydownpour.sim.plans import plan
 from pydownpour.sim.samples import SampleOracle
 from pydownpour.sim.world import Settings, World
+from tests.simulation.mutations import stopped
 
 
 def counted(
@@ -170,6 +171,27 @@ def slow_once(oracle: SampleOracle, seconds: float) -> None:
                 await replica.step(oracle.gradient(batch))
 
     oracle.job._train = train
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_an_operator_s_stop_leaves_is_in_the_parameters_or_not_recorded(seed: int) -> None:
+    """Replicas push what they have accrued if there is time; else its units are not complete."""
+    world = stopped(seed, "calm").run()
+    assert world.report["state"] == "stopped"
+    assert [v for v in world.checks.violations if "ends well" not in v] == []
+
+
+def test_what_is_accrued_when_a_job_ends_is_pushed_before_the_goodbye() -> None:
+    world = counted(Downpour(push_every=1000, local_rate=0.0), replicas=1)
+
+    def end() -> None:
+        core_of(world).finish("lunch", world.loop.now, outcome="stopped")
+
+    world.loop.at(3.0, end)
+    world.run()
+    assert world.report["replicas"][0]["steps"] > 10
+    assert world.report["pushes"]["applied"] == 2, "the first step's, and the rest at the end"
+    assert counts(world).sum() == 5 * world.report["replicas"][0]["steps"]
 
 
 def core_of(world: World) -> Core:
