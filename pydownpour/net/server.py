@@ -30,6 +30,7 @@ from pydownpour.fields import clip
 from pydownpour.net import bodies, gate, parser, process, sockets
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.connections import Connection, HttpServer, problem_response
+from pydownpour.net.noise import Noise
 from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.writing import write_buffers
 from pydownpour.wire import messages, problems
@@ -161,6 +162,8 @@ class Server:
         self._bind, self._access, self._name = bind, access, name
         self._runner: web.ServerRunner | None = None
         self._bodies = bodies.Budget(limits.BODIES_SIZE_MAX)
+        self._faults = Noise()
+        """Of ours: a peer that has found one shall not fill the log with it."""
         self._streams: dict[StreamProtocol, None] = {}
         self.url = ""
 
@@ -240,7 +243,9 @@ class Server:
             # says nothing, where an error would end up as a traceback in the log.
             status, problem = problems.describe(PeerLost(f"{request.remote} is gone: {error}"))
         except Exception:
-            log.exception("%s: %s %r failed", self._name, request.method, request.path[:60])
+            now = asyncio.get_running_loop().time()
+            if self._faults.count(request.path, now) is not None:
+                log.exception("%s: %s %r failed", self._name, request.method, request.path[:60])
             status, problem = 500, Problem(code="internal", message="internal error; see the log")
         return problem_response(status, problem)
 

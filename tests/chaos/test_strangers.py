@@ -47,7 +47,7 @@ class Crowd:
                 sock.close()
 
     def _run(self) -> None:
-        while not self._over.wait(0.005):
+        while not self._over.wait(0.0 if self.calls < STRANGERS else 0.005):
             for url in list(self.urls):
                 self._call(url)
 

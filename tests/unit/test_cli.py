@@ -236,10 +236,14 @@ def test_no_command_takes_a_token_where_others_can_read_it(command: str) -> None
 
 
 def test_children_get_every_option_but_the_token() -> None:
-    options = AccessOptions(tls_cert="c", tls_key="k", tls_ca="a", insecure=True)
+    options = AccessOptions(
+        tls_cert="c", tls_key="k", tls_ca="a", insecure=True, allow_host=("One.Example:443", "two")
+    )
     assert options.forwarded() == (
-        "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a", "--insecure",
+        "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a",
+        "--allow-host", "One.Example:443", "--allow-host", "two", "--insecure",
     )  # fmt: skip
+    assert options.access().allow_hosts == ("one.example", "two")
     assert AccessOptions(token_file="f", no_token=True).forwarded() == ()
 
 

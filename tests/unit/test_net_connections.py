@@ -272,3 +272,44 @@ def test_a_request_we_do_not_serve_gets_its_status_and_no_traceback(
     got = net.ask(request_)
     assert b" %d " % status in got[:20], got
     assert all(record.levelno < logging.ERROR and not record.exc_info for record in caplog.records)
+
+
+def test_a_fault_of_ours_is_one_traceback_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(call: Call) -> str:
+        raise ZeroDivisionError
+
+    with serving([Route("GET", "/v1/broken", broken)]) as net:
+        for _ in range(10):
+            got = net.ask(b"GET /v1/broken HTTP/1.1\r\n" + HEAD + b"\r\n")
+            assert b"500 Internal" in got
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+# -- who takes its time over an answer ---------------------------------------------------------
+
+
+def test_long_answers_that_nobody_reads_are_bounded_and_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 2_000_000
+    monkeypatch.setattr(limits, "BODIES_SIZE_MAX", 3 * size)
+
+    async def long(call: Call) -> bytes:
+        return bytes(size)
+
+    with serving([Route("GET", "/v1/long", long)]) as net:
+        get = b"GET /v1/long HTTP/1.1\r\n" + HEAD + b"\r\n"
+        slow = [net.call() for _ in range(5)]
+        for end in slow:
+            end.transport.pause_reading()
+            net.say(end, get)
+        net.wait(1.0)
+        bodies = net.server_._bodies
+        assert bodies.used == 3 * size
+        assert net.ask(get).startswith(b"HTTP/1.1 429 ")
+        net.wait(2 * limits.READER_WINDOW_S)
+        assert bodies.used == 0
+        honest = net.call()
+        net.say(honest, get)
+        net.wait(limits.READER_WINDOW_S)
+        assert honest.got.count(b"\0") == size
