@@ -309,7 +309,7 @@ class Link:
             if frame.seq == self.fetch_wanted:
                 (self.fetch_begins if frame.flags else self.fetch_done)(frame.version)
         elif frame.kind == Kind.ERROR:
-            words = frame.payload.decode("utf-8", "replace")
+            words = clip(frame.payload.decode("utf-8", "replace"))
             if frame.aux == Code.FULL:
                 raise LimitExceeded(words, peer=self.entry.url)
             raise PeerLost(f"{self.describe()} ended the stream: {words}", peer=self.entry.url)
@@ -356,7 +356,7 @@ class Link:
             fetched.set_result(None)
 
     def _refused(self, frame: _core.Frame) -> None:
-        words = frame.payload.decode("utf-8", "replace")
+        words = clip(frame.payload.decode("utf-8", "replace"))
         if frame.aux in (Code.FENCED, Code.UNKNOWN):
             raise frames.refusal_error(Code(frame.aux), words)
         if frame.aux in frames.NOT_NOW:
