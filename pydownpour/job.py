@@ -142,8 +142,9 @@ class Job:
         name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
         wire_dtype: What gradients travel as: float32, float16 or bfloat16 (half the bytes; float16
             is finer and ends at 65504, bfloat16 reaches as far as float32), or float64.
-        on_error: What becomes of the job when the replica function has raised
-            ``limits.UNIT_FAILURES_MAX`` times at one unit of its work, wherever it was lent.
+        on_error: What becomes of the job when ``limits.UNIT_FAILURES_MAX`` tries at one unit of
+            its work have failed, wherever it was lent: the replica function raised, or a gradient
+            was dropped as NaN or refused by a shard.
             "stop": it ends as failed, its parameters are kept. "skip": the unit is set aside and
             named in the report with its samples and the traceback, and the job goes on.
 

@@ -156,8 +156,8 @@ is accrued is pushed, whatever the policy says."""
 COMPLETIONS_MAX: Final = 16
 """Units reported at once; the ledger remembers so many answers, should they have to be repeated."""
 UNIT_FAILURES_MAX: Final = 3
-"""Times the user's code may raise at one unit, wherever it was lent, before it is set aside: what a
-transient fault breaks, another try mends."""
+"""Times a try at one unit may fail (the user's code raises, a gradient is not applied), wherever it
+was lent, before it is set aside: what a transient fault breaks, another try mends."""
 UNITS_ASIDE_IN_A_ROW_MAX: Final = 5
 """Units set aside with none completed between them before a job that skips them ends: then it is
 the code that is broken, and not a sample."""
@@ -372,6 +372,8 @@ assert IN_FLIGHT_SIZE_MAX >= 1024 // 8 * PAYLOAD_SIZE_MAX // 4
 assert STREAM_EVENTS_MAX < TURN_EVENTS_MAX
 assert STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX < CONNECTIONS_MAX
 assert HTTP_LINE_SIZE_MAX < HTTP_HEADERS_SIZE_MAX
+assert LEASES_PER_REPLICA_MAX <= LEASES_TOLD_MAX
+assert COMPLETIONS_MAX <= LEASES_TOLD_MAX
 assert STALL_S > 2 * SWEEP_S
 assert DEAD_S < SHARD_REFUSED_S < SHARD_PATIENCE_S < HEARSAY_S
 assert FINISHED_REFUSED_S < COORDINATOR_REFUSED_S < JOIN_PATIENCE_S
