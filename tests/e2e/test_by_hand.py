@@ -69,7 +69,7 @@ def test_a_token_is_on_no_command_line(tmp_path: Path) -> None:
     with run:
         until(lambda: status(run.url)["replicas"], "a replica")
         lines = [" ".join(process.cmdline()) for process in run.descendants()]
-        assert len(lines) == 3
+        assert len(lines) == 4, "the roles, and the guard"
         assert psutil.Process(run.pid).is_running()
         assert [line for line in lines if "sesame" in line] == []
         assert run.wait() == 0, run.said
