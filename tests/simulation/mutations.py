@@ -306,7 +306,7 @@ MUTATIONS: Final = (
              swarm.counted),
     Mutation("books stay open", ("calm",), books_stay_open, ("never applied",), stopped),
     Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
-    Mutation("silence is death", ("asleep",), silence_is_death, ("ends well",)),
+    Mutation("silence is death", ("pause",), silence_is_death, ("ends well",)),
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
     Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",)),
     Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
