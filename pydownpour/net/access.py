@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final, final
 
 from pydownpour.errors import AuthError, ConfigError, OriginRefused
+from pydownpour.net import process
 
 TOKEN_SIZE: Final = 32
 """Bytes of chance in a token that a job makes for itself."""
@@ -198,7 +199,9 @@ class Access:
         return theirs != host.lower() and host_name(theirs) not in self.allow_hosts
 
     def _is_known(self, name: str, bind: Bind, local: str) -> bool:
-        if not name or name in self.allow_hosts or name in (bind.host.lower(), local, "localhost"):
+        mine = process.host_name().lower()
+        own = (bind.host.lower(), local, "localhost", mine, mine.partition(".")[0])
+        if not name or name in self.allow_hosts or name in own:
             return True  # HTTP/1.0 may leave Host out; no browser does
         try:
             address = ipaddress.ip_address(name)

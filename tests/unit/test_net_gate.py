@@ -10,6 +10,7 @@ import pytest
 
 from pydownpour import limits
 from pydownpour.errors import OriginRefused
+from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.gate import Gate, capacity, neighbourhood
 from pydownpour.net.noise import OTHERS, Noise, one_line
@@ -124,6 +125,8 @@ LOOPBACK, LAN = Bind(), Bind("10.0.0.5", 7000)
         (TOKEN, LAN, "train.example"),
         (Access(allow_hosts=("train.example",)), LOOPBACK, "train.example:443"),
         (OPEN, LOOPBACK, ""),
+        (Access(insecure=True), Bind("0.0.0.0"), process.host_name()),
+        (Access(insecure=True), Bind("0.0.0.0"), process.host_name().partition(".")[0].upper()),
     ],
 )
 def test_a_server_answers_to_its_names(access: Access, bind: Bind, host: str) -> None:
@@ -173,6 +176,7 @@ def test_pages_of_other_sites_are_refused_with_and_without_sec_fetch_site(
 
 PURE = """
 import asyncio
+from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.net.server import Server
