@@ -134,8 +134,11 @@ class Session:
         _ = self.spawn(self._heartbeats(), "heartbeats")
         try:
             await self.fetch()
-        except BaseException:
+        except Exception:
             await self.close("could not fetch the first parameters", failed=True)
+            raise
+        except BaseException:
+            await self.close("stopped")  # by its user, which is no failure
             raise
         return self
 
