@@ -207,6 +207,8 @@ def _what_is_kept(folder: Path | None) -> str:
         return "nothing had begun"
     if (folder / PARAMETERS).exists():
         return f"what was trained is in {folder}"
+    if place := (_kept_report(folder) or {}).get("elsewhere", {}).get(PARAMETERS):
+        return f"what was trained is in {place}"
     if (folder / REPORT).exists():
         return f"no parameters were kept; the report is in {folder}"
     return f"neither parameters nor a report were kept; logs are in {folder}"

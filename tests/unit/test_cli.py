@@ -327,10 +327,13 @@ def test_the_last_line_is_a_report_also_when_a_run_fails_or_is_interrupted(
         return run
 
     kept = {"report.json": '{"job": "x", "state": "done", "loss": 0.5}'}
+    place = {"loss": 0.25, "elsewhere": {"parameters.safetensors": "/spare/p"}}
+    elsewhere = {"report.json": json.dumps(place)}
     for number, files, words, loss in (
         (1, {}, "neither parameters nor a report were kept; logs are in 1", None),
         (2, kept, "no parameters were kept; the report is in 2", 0.5),
         (3, {**kept, "parameters.safetensors": "x"}, "what was trained is in 3", 0.5),
+        (4, elsewhere, "what was trained is in /spare/p", 0.25),
     ):
         monkeypatch.setattr("pydownpour.cli.loop.run", stop(number, **files))
         result = invoke("run", "a.py", "--json", "--run-folder", str(number))
