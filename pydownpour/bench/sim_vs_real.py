@@ -35,8 +35,8 @@ TRIES: Final = 3
 BYTES_PER_S: Final = 2e9
 """Loopback's, about; latency is fitted on top, so that together they take what was measured."""
 LATENCY_MIN_S: Final = 2e-5
-TRIPS: Final = 4
-"""One way each: push, acknowledgement, fetch, parameters."""
+LATENCY_FAR_S: Final = 2e-3
+"""Far enough from the least to tell how often a step without overlap crosses the link."""
 NOTE: Final = "the simulator's prediction against real processes, calibrated on one replica only"
 
 
@@ -84,8 +84,12 @@ def calibrate(alone_s: float, waiting_s: float, steps: int) -> tuple[ComputeMode
     thought_s = _step_s(_simulated(1, steps, free, link))
     base_s = max(0.0, alone_s - thought_s)
     compute = ComputeModel(base_s=base_s, per_sample_s=0.0, jitter=0.0)
-    known_s = _step_s(_simulated(1, steps, compute, link, overlap=False))
-    latency_s = max(LATENCY_MIN_S, LATENCY_MIN_S + (waiting_s - known_s) / TRIPS)
+    near_s = _step_s(_simulated(1, steps, compute, link, overlap=False))
+    far = LinkModel(latency_s=LATENCY_FAR_S, bytes_per_s=BYTES_PER_S)
+    far_s = _step_s(_simulated(1, steps, compute, far, overlap=False))
+    # Push, acknowledgement, fetch, parameters, and whatever more the services of today exchange.
+    trips = (far_s - near_s) / (LATENCY_FAR_S - LATENCY_MIN_S)
+    latency_s = max(LATENCY_MIN_S, LATENCY_MIN_S + (waiting_s - near_s) / trips)
     return compute, LinkModel(latency_s=latency_s, bytes_per_s=BYTES_PER_S)
 
 
