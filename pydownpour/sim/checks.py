@@ -67,7 +67,7 @@ VIOLATIONS_MAX: Final = 20
 """One fault shows in many places; the first ones tell."""
 SMALL_WORLD: Final = 64
 """Replicas up to which every death is looked at closely."""
-ACKED_MIN: Final = 20
+ACKED_MIN: Final = 10
 """Fewer acknowledged pushes prove little."""
 
 
