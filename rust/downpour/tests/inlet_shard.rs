@@ -420,12 +420,16 @@ fn a_lying_ledger_is_refused_although_its_checksum_is_right() {
     let bytes = old.export_ledger();
     let new = shard();
     let body = bytes.len() - 4;
-    // Version, reserved, geometry, counts, a fragment's version, its LSN, the replica's fields.
-    let entry = 48 + 16 * FRAGMENTS;
-    let fields = [4, 5, 8, 16, 24, 40, 44, 48, 56, entry + 8, entry + 12, entry + 20];
-    // The floor is 4: the bit of 5 would have raised it.
-    let bitmap = (entry + 36, 1 << 5);
-    for (at, change) in fields.map(|at| (at, 0x80)).into_iter().chain([bitmap]) {
+    // Version, reserved, geometry, counts, a fragment's version, its LSN, who is retired, the
+    // replica's fields.
+    let retired = 48 + 16 * FRAGMENTS;
+    let entry = retired + 16;
+    let fields = [4, 5, 8, 16, 24, 40, 44, 48, 56, retired, retired + 4];
+    let of_entry = [8, 12, 20, 30].map(|at| entry + at);
+    // The floor is 4: less was never announced, and the bit of 5 would have raised it.
+    let small = [(entry + 28, 4), (entry + 44, 1 << 5)];
+    let large = fields.into_iter().chain(of_entry).map(|at| (at, 0x80));
+    for (at, change) in large.chain(small) {
         let mut lie = bytes.clone();
         lie[at] ^= change;
         let crc = downpour::checksum::crc32c(&lie[..body]);
