@@ -137,7 +137,7 @@ class Core:
             NotReady: its place may become free.
             JobFailed, ClosedError: the job is over.
         """
-        self.check_hello(message)
+        self.check_hello(message, now)
         slot, repeated = self.slots.place(message, now, running=self.state == "running")
         if not repeated:
             self.note_event(
@@ -145,11 +145,12 @@ class Core:
             )
         return admission.assigned(self.job, self.partition, slot, self.keeper)
 
-    def check_hello(self, message: ShardHello) -> None:
+    def check_hello(self, message: ShardHello, now: float) -> None:
         """What can be said about an offer before anybody calls its URL; raises as ``hello``."""
         admission.protocol(message.protocol_min, message.protocol_max, "shard")
         self.check_open()
         admission.check_url(message.url, tls=self.tls)
+        self.slots.find(message, now, running=self.state == "running")
 
     def loading(self, index: int, secret: str, now: float) -> Slot:
         """A shard asks for its first parameters: a sign of life, too.

@@ -215,7 +215,7 @@ class CoordinatorService:
     async def _hello(self, call: Call) -> Message:
         """Ask a shard something at its own URL first: at the job's end all depends on that road."""
         message = messages.decode(ShardHello, call.body)
-        self.core.check_hello(message)
+        self.core.check_hello(message, _now())
         try:
             await self._reader.check(message.url)
         except DownpourError as error:

@@ -85,8 +85,8 @@ class Slots:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def place(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Slot, bool]:
-        """The slot of a shard that offers itself, and whether that was answered before.
+    def find(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Slot, bool]:
+        """The slot that a shard which offers itself would get, and whether it has it already.
 
         Raises:
             ConfigError: an index outside the job, or all places are taken for good.
@@ -96,7 +96,6 @@ class Slots:
         for slot in self._slots:
             is_there = slot.state == "loading" or slot.has_parameters
             if hello.nonce and slot.nonce == hello.nonce and is_there:
-                slot.seen_at = now
                 return slot, True
         if hello.index is not None and not 0 <= hello.index < len(self._slots):
             raise ConfigError(
@@ -108,13 +107,19 @@ class Slots:
         if free is None:
             self._refuse(wanted, now, running=running)
         assert free is not None
-        free.state = "loading"
-        free.incarnation += 1
-        free.url, free.host, free.pid = hello.url, hello.host, hello.pid
-        free.nonce, free.version = hello.nonce, hello.version
-        free.seen_at, free.ended = now, ""
-        free.stats = ShardStats(index=free.index)
         return free, False
+
+    def place(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Slot, bool]:
+        """Give a shard that offers itself its slot; returns and raises as :meth:`find`."""
+        slot, repeated = self.find(hello, now, running=running)
+        slot.seen_at = now
+        if not repeated:
+            slot.state = "loading"
+            slot.incarnation += 1
+            slot.url, slot.host, slot.pid = hello.url, hello.host, hello.pid
+            slot.nonce, slot.version, slot.ended = hello.nonce, hello.version, ""
+            slot.stats = ShardStats(index=slot.index)
+        return slot, repeated
 
     def _refuse(self, wanted: list[Slot], now: float, *, running: bool) -> None:
         quiet = min(wanted, key=lambda slot: slot.seen_at)

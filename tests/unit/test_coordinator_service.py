@@ -70,6 +70,7 @@ class FakeShards(ShardReader):
         self.failures = 0
         self.lost: tuple[int, ...] = ()
         self.unreadable: DownpourError | None = None
+        self.checked: list[str] = []
 
     async def parameters(
         self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
@@ -90,6 +91,7 @@ class FakeShards(ShardReader):
         return flat, {index: ConnectFailed(f"shard {index} is away") for index in self.lost}
 
     async def check(self, url: str) -> None:
+        self.checked.append(url)
         if self.unreadable is not None:
             raise self.unreadable
 
@@ -756,6 +758,19 @@ async def test_a_shard_that_cannot_be_read_where_it_says_is_refused_at_once_in_w
     assert house.core.slots.get(0).state == "missing"
     house.shards.unreadable = None
     assert (await house.post("/v1/shard", ShardHello(url="http://0", nonce="0"))).index == 0
+
+
+async def test_nobody_is_called_for_an_offer_that_has_no_place() -> None:
+    house = House()
+    await house.begin()
+    house.shards.checked.clear()
+    for index in (None, 0, 5):
+        with pytest.raises(ConfigError, match=r"all there|has that place|outside this job"):
+            await house.post("/v1/shard", ShardHello(url="http://elsewhere", index=index))
+    assert house.shards.checked == [], "whoever has the token could send it, and us, anywhere"
+    assert house.running is not None
+    house.running.cancel()
+    await asyncio.gather(house.running, return_exceptions=True)
 
 
 async def test_on_a_real_socket_it_announces_its_url_and_a_bad_folder_stops_it_first() -> None:
