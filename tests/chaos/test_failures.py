@@ -69,7 +69,9 @@ def test_where_the_job_skips_it_the_unit_is_set_aside_and_the_rest_is_done(tmp_p
     assert 'raise ValueError(f"sample {CORRUPT} is corrupt")' in aside["traceback"]
     assert len(events(tmp_path / "run", "unit failed")) == 3
     others = np.delete(counts(tmp_path), range(12, 16))
-    assert (others == 1.0).all(), "every other sample exactly once"
+    # A unit whose completion was on its way when its replica died is done again.
+    assert set(others.tolist()) <= {1.0, 2.0}, "every other sample"
+    assert (others == 1.0).sum() >= 12
 
 
 @pytest.mark.parametrize(

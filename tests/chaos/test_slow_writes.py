@@ -22,14 +22,21 @@ WRITES_S = 3.0
 """Twice what an engine gives processes that have nothing to write."""
 SIZE = 12_000_000
 """Bytes of the parameters."""
-ENV = {
-    "PYTHONPATH": os.pathsep.join((str(SLOW_DISK), str(ROOT))),
-    "SLOW_BYTES_PER_S": str(SIZE / WRITES_S),
-}
+LONG_S = 60.0
+"""For a write that shall not be over when the third signal comes."""
 
 
-def start(folder: Path) -> Command:
-    run = Command("run", JOB, "--replicas", "1", "--run-folder", folder / "run", env=ENV)
+def slow_disk(writes_s: float) -> dict[str, str]:
+    """The environment of a run whose parameters take so long to write."""
+    return {
+        "PYTHONPATH": os.pathsep.join((str(SLOW_DISK), str(ROOT))),
+        "SLOW_BYTES_PER_S": str(SIZE / writes_s),
+    }
+
+
+def start(folder: Path, writes_s: float = WRITES_S) -> Command:
+    env = slow_disk(writes_s)
+    run = Command("run", JOB, "--replicas", "1", "--run-folder", folder / "run", env=env)
     until(lambda: replica_named(run.url, "replica-0"), "the replica")
     return run
 
@@ -73,7 +80,7 @@ def test_two_signals_in_a_moment_are_one_and_a_second_one_only_asks(tmp_path: Pa
 
 
 def test_the_third_ends_everything_at_once_and_promises_nothing(tmp_path: Path) -> None:
-    with start(tmp_path) as run:
+    with start(tmp_path, LONG_S) as run:
         processes = run.descendants()
         run.signal(signal.SIGINT)
         run.heard("writing the final parameters")
@@ -88,7 +95,7 @@ def test_the_third_ends_everything_at_once_and_promises_nothing(tmp_path: Path) 
 
 
 def test_by_hand_a_coordinator_has_the_same_time(tmp_path: Path) -> None:
-    with ByHand(JOB, tmp_path, shards=1, env=ENV) as job:
+    with ByHand(JOB, tmp_path, shards=1, env=slow_disk(WRITES_S)) as job:
         job.replica()
         until(lambda: replica_named(job.url, "replica-0"), "the replica")
         job.coordinator.signal(signal.SIGINT)

@@ -45,6 +45,7 @@ async def train(replica: dp.Replica) -> None:
     await replica.flush()
     journal.note("acked", acknowledged(replica))
     while not STOP.exists():
+        await replica.fetch()  # also where it hears that the job has failed
         await asyncio.sleep(0.01)
 
 
