@@ -18,7 +18,7 @@ from pydownpour.sim.plans import PLANS
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import World
 
-SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "200"))
+SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "120"))
 FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
 BLOCK = 10
 """Seeds in one test: enough to be worth a process's turn, few enough to share among cores."""
