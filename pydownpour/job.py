@@ -111,8 +111,8 @@ class Work:
         """Samples over all passes."""
         return self.len * self.passes
 
-    def indices(self, number: int, start: int, stop: int) -> NDArray[np.int64]:
-        """The samples at places [start, stop) of pass ``number``'s order.
+    def indices(self, pass_index: int, start: int, stop: int) -> NDArray[np.int64]:
+        """The samples at places [start, stop) of pass ``pass_index``'s order.
 
         Shapes:
             (stop - start,) int64, read-only, each index once in a pass.
@@ -120,12 +120,12 @@ class Work:
         Raises:
             ConfigError: the pass or the places are outside the work.
         """
-        if not (0 <= number < self.passes and 0 <= start <= stop <= self.len):
+        if not (0 <= pass_index < self.passes and 0 <= start <= stop <= self.len):
             raise ConfigError(
-                f"samples [{start}, {stop}) of pass {number} are outside {self.passes} passes "
+                f"samples [{start}, {stop}) of pass {pass_index} are outside {self.passes} passes "
                 f"of {self.len} samples"
             )
-        return samples_at(self.len, self.shuffle, self.seed, number, start, stop)
+        return samples_at(self.len, self.shuffle, self.seed, pass_index, start, stop)
 
 
 @final

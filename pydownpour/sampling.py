@@ -44,15 +44,15 @@ Words = NDArray[np.uint64]
 
 
 def samples_at(
-    length: int, shuffle: bool, seed: int, number: int, start: int, stop: int
+    length: int, shuffle: bool, seed: int, pass_index: int, start: int, stop: int
 ) -> NDArray[np.int64]:
-    """The samples that pass ``number`` visits at places [start, stop) of its order.
+    """The samples that pass ``pass_index`` visits at places [start, stop) of its order.
 
     Args:
         length: Samples in a pass, 1 to ``limits.COUNT_MAX``.
         shuffle: False gives 0, 1, 2, ...
         seed: The job's seed.
-        number: The pass, from 0; each has its own order.
+        pass_index: The pass, from 0; each has its own order.
         start: The first place, >= 0.
         stop: One after the last place, start <= stop <= length.
 
@@ -62,7 +62,7 @@ def samples_at(
     places = np.arange(start, stop, dtype=np.int64)
     if shuffle:
         low, high = _digits(length)
-        keys = _round_keys(seed, number)
+        keys = _round_keys(seed, pass_index)
         for at in range(0, len(places), CHUNK_LEN):
             chunk = places[at : at + CHUNK_LEN]
             chunk[...] = _walked(chunk.view(np.uint64), length, low, high, keys)
@@ -112,8 +112,8 @@ def _digits(length: int) -> tuple[np.uint64, np.uint64]:
 
 
 @functools.lru_cache(maxsize=4)  # the pass that runs and the ones whose stragglers still do
-def _round_keys(seed: int, number: int) -> tuple[np.uint64, ...]:
-    state = _mixed(_mixed(seed + _GOLDEN) + number + _GOLDEN)
+def _round_keys(seed: int, pass_index: int) -> tuple[np.uint64, ...]:
+    state = _mixed(_mixed(seed + _GOLDEN) + pass_index + _GOLDEN)
     return tuple(np.uint64(_mixed(state + (i + 1) * _GOLDEN)) for i in range(ROUNDS))
 
 

@@ -224,7 +224,7 @@ def _head(view: View, width: int) -> Table:
     row = Table.grid(padding=(0, 2), expand=True)
     for ratio in (None, 1, None):
         row.add_column(ratio=ratio, no_wrap=True)
-    passes = f"pass {min(status.pass_number + 1, status.passes)}/{status.passes}  "
+    passes = f"pass {min(status.pass_index + 1, status.passes)}/{status.passes}  "
     left = Text.assemble((status.job, "bold"), f"  {passes if status.passes else ''}")
     if status.state != "running":
         return _waiting(row, left, view)
@@ -262,7 +262,7 @@ def _losses(view: View, width: int) -> Any:
         return None
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in view.metrics.items())
     if metrics:
-        metrics += f" (after pass {view.status.evaluations[-1].number})"
+        metrics += f" (after pass {view.status.evaluations[-1].passes})"
     bars = sparkline([loss for _, _, loss in view.status.losses], max(10, min(60, width - 60)))
     return Text.assemble(
         "loss ", (f"{view.loss:.4f} ", "bold"), (bars, "cyan"), f"  {metrics}",

@@ -77,7 +77,7 @@ class View:
         status = self.status
         words = [f"{status.elapsed_s:6.1f} s", f"{status.state:<10}"]
         if status.units:
-            words.append(f"pass {min(status.pass_number + 1, status.passes)}/{status.passes}")
+            words.append(f"pass {min(status.pass_index + 1, status.passes)}/{status.passes}")
             words.append(f"{status.units_done}/{status.units} units")
         words.append(f"{self.samples_per_s:,.0f} samples/s")
         if self.loss is not None:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydownpour import limits
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
-from pydownpour.coordinator.slots import Slot
+from pydownpour.coordinator.places import Place
 from pydownpour.errors import ConfigError, LayoutMismatch
 from pydownpour.layout import Partition, ShardEntry
 from pydownpour.net.access import check_not_plain
@@ -88,17 +88,17 @@ def check_url(url: str, *, tls: bool) -> None:
         check_not_plain("https://", url, "the shard")
 
 
-def assigned(job: Declared, partition: Partition, slot: Slot, keeper: Keeper) -> ShardAssigned:
+def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) -> ShardAssigned:
     """What a shard needs to start."""
     return ShardAssigned(
-        index=slot.index,
-        incarnation=slot.incarnation,
-        secret=keeper.secret("shard", slot.index, slot.incarnation),
+        index=place.index,
+        incarnation=place.incarnation,
+        secret=keeper.secret("shard", place.index, place.incarnation),
         key=keeper.derive(REPLICAS).text(),
         shards=partition.shards,
         epoch=EPOCH,
-        start=slot.start,
-        len=slot.len,
+        start=place.start,
+        len=place.len,
         stripe_len=partition.stripe_len,
         fragment_len=partition.fragment_len,
         fingerprint=job.layout.fingerprint,

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, final
 
 from pydownpour import limits
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.errors import DownpourError
 from pydownpour.fields import clip
 from pydownpour.layout import Flat
@@ -33,7 +33,7 @@ class Evaluator:
     """Calls a job's evaluate function.
 
     Args:
-        core: Where results and failures go.
+        job: Where results and failures go.
         read: Reads all parameters.
         ended: Called after each evaluation beside the training.
 
@@ -42,9 +42,9 @@ class Evaluator:
     """
 
     def __init__(
-        self, core: Core, read: Callable[[], Awaitable[Flat]], ended: Callable[[], object]
+        self, job: JobState, read: Callable[[], Awaitable[Flat]], ended: Callable[[], object]
     ) -> None:
-        self._core, self._read, self._ended = core, read, ended
+        self._job, self._read, self._ended = job, read, ended
         self._due = asyncio.Event()
         self._busy = asyncio.Lock()
         self._reading: asyncio.Future[Flat] | None = None
@@ -66,23 +66,23 @@ class Evaluator:
 
     async def run(self) -> None:
         """Evaluate whenever it is due, one at a time."""
-        if self._core.job.evaluation is None:
+        if self._job.declared.evaluation is None:
             return
         while True:
             await self._due.wait()
             self._due.clear()
             async with self._busy:
-                await self._read_and_call(self._number())
+                await self._read_and_call(self._passes_finished())
             self._ended()
 
-    async def _read_and_call(self, number: int) -> None:
+    async def _read_and_call(self, passes: int) -> None:
         """Nothing here outlives the call: no parameters are held while none are looked at."""
         task = asyncio.current_task()
         self._reading = asyncio.ensure_future(self._read())
         try:
             flat = await self._reading
         except DownpourError as error:
-            self._failed(number, f"could not read the parameters: {error}")
+            self._failed(passes, f"could not read the parameters: {error}")
             return
         except asyncio.CancelledError:
             if task is not None and task.cancelling():
@@ -90,58 +90,58 @@ class Evaluator:
             return  # dropped
         finally:
             self._reading = None
-        await self._call(flat, number)
+        await self._call(flat, passes)
 
     async def evaluate(self, flat: Flat) -> None:
         """Evaluate these parameters, once a running evaluation has ended."""
-        if self._core.job.evaluation is None:
+        if self._job.declared.evaluation is None:
             return
         async with self._busy:
-            await self._call(flat, self._number())
+            await self._call(flat, self._passes_finished())
 
-    def _number(self) -> int:
-        ledger = self._core.ledger
+    def _passes_finished(self) -> int:
+        ledger = self._job.ledger
         return ledger.passes_finished if ledger is not None else 0
 
-    async def _call(self, flat: Flat, number: int) -> None:
-        core = self._core
+    async def _call(self, flat: Flat, passes: int) -> None:
+        job = self._job
         loop = asyncio.get_running_loop()
-        samples = core.samples_done
-        function = core.job.evaluation
+        samples = job.samples_done
+        function = job.declared.evaluation
         assert function is not None
         try:
             result = await loop.run_in_executor(
-                None, lambda: _result(function, core.job.layout.declared(flat))
+                None, lambda: _result(function, job.declared.layout.declared(flat))
             )
             metrics, dropped = metrics_of(result)
         except (Exception, SystemExit) as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             self._failed(
-                number, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+                passes, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
             )
             return
         now = loop.time()
         if dropped:
-            self._failed(number, f"{', '.join(dropped)} not finite")
+            self._failed(passes, f"{', '.join(dropped)} not finite")
         else:
-            core.notes.pop("evaluation", None)
-        core.progress.evaluated(
+            job.notes.pop("evaluation", None)
+        job.progress.evaluated(
             EvaluationEntry(
-                number=number,
-                at_s=round(now - core.started, 3),
+                passes=passes,
+                at_s=round(now - job.started, 3),
                 samples=samples,
                 metrics=metrics,
             )
         )
-        core.note_event(now, "evaluation", number=number, samples=samples, metrics=metrics)
+        job.note_event(now, "evaluation", passes=passes, samples=samples, metrics=metrics)
 
-    def _failed(self, number: int, words: str) -> None:
-        core = self._core
-        text = clip(f"evaluation after pass {number}: {words}", ERROR_LEN_MAX)
-        core.notes["evaluation"] = text
-        core.progress.evaluation_errors.append(text)
+    def _failed(self, passes: int, words: str) -> None:
+        job = self._job
+        text = clip(f"evaluation after pass {passes}: {words}", ERROR_LEN_MAX)
+        job.notes["evaluation"] = text
+        job.progress.evaluation_errors.append(text)
         now = asyncio.get_running_loop().time()
-        core.note_event(now, "evaluation failed", number=number, reason=words)
+        job.note_event(now, "evaluation failed", passes=passes, reason=words)
 
 
 def _result(function: Callable[[dict[str, Any]], Any], arrays: dict[str, Any]) -> Any:

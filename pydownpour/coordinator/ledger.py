@@ -177,15 +177,15 @@ class Ledger:
         place = self._take()
         before = None
         if place is None and (before := self._overdue_for(replica, now)) is not None:
-            place = before.number, before.unit, before.attempt
+            place = before.pass_index, before.unit, before.attempt
             self.backups += 1
         if place is None:
             place = self._begin_pass()
         if place is None:
             return None
-        number, unit, attempts = place
+        pass_index, unit, attempts = place
         lease = Lease(
-            self._next_lease, replica, incarnation, number, unit, attempts + 1, now,
+            self._next_lease, replica, incarnation, pass_index, unit, attempts + 1, now,
             is_backup=before is not None,
         )  # fmt: skip
         self._next_lease += 1
@@ -198,10 +198,10 @@ class Ledger:
             if open_pass.returned:
                 ended = next(iter(open_pass.returned.values()))
                 self._take_back(ended)
-                return ended.number, ended.unit, ended.attempt
+                return ended.pass_index, ended.unit, ended.attempt
             if open_pass.cursor < self.units:
                 open_pass.cursor += 1
-                return open_pass.number, open_pass.cursor - 1, 0
+                return open_pass.pass_index, open_pass.cursor - 1, 0
         return None
 
     def _begin_pass(self) -> tuple[int, int, int] | None:
@@ -209,14 +209,14 @@ class Ledger:
         if self._next_pass >= self.work.passes or len(self._open) >= self._passes_open_max:
             return None
         begun = OpenPass(self._next_pass, self.units)
-        self._open[begun.number] = begun
+        self._open[begun.pass_index] = begun
         self._next_pass += 1
         begun.cursor = 1
-        return begun.number, 0, 0
+        return begun.pass_index, 0, 0
 
     def _take_back(self, ended: Lease) -> None:
         """A returned unit is no longer in line."""
-        self._open[ended.number].returned.pop(ended.unit)
+        self._open[ended.pass_index].returned.pop(ended.unit)
         del self._ended[ended.lease]
 
     def _overdue_for(self, replica: int, now: float) -> Lease | None:
@@ -225,7 +225,7 @@ class Ledger:
             return None
         patience_s = self._held.patience_s(self.work.backup, limits.BACKUP_BLIND_S)
         for lease in self._held_for(patience_s, now):
-            holders = self._by_unit[lease.number, lease.unit]
+            holders = self._by_unit[lease.pass_index, lease.unit]
             if lease.replica != replica and len(holders) == 1:
                 return lease
         return None
@@ -241,14 +241,14 @@ class Ledger:
         self.attempts_max = max(self.attempts_max, lease.attempt)
         self._leases[lease.lease] = lease
         self._expires[lease.lease] = now + self._lease_s
-        place = lease.number, lease.unit
+        place = lease.pass_index, lease.unit
         self._by_unit[place] = (*self._by_unit.get(place, ()), lease.lease)
         self._by_replica.setdefault(lease.replica, {})[lease.lease] = None
 
     def _entry(self, lease: Lease) -> UnitEntry:
         start, stop = self.bounds(lease.unit)
         return UnitEntry(
-            number=lease.number, unit=lease.unit, start=start, stop=stop, lease=lease.lease
+            pass_index=lease.pass_index, unit=lease.unit, start=start, stop=stop, lease=lease.lease
         )
 
     def _why_nothing(self, replica: int, now: float) -> str:
@@ -274,7 +274,7 @@ class Ledger:
         return f"held long: {named}{more}; {usually}"
 
     def _held_words(self, lease: Lease, now: float) -> str:
-        others = [x for x in self._by_unit[lease.number, lease.unit] if x != lease.lease]
+        others = [x for x in self._by_unit[lease.pass_index, lease.unit] if x != lease.lease]
         lent = [f" (lent to replica {self._leases[x].replica}, too)" for x in others]
         return _where(lease, now) + "".join(lent)
 
@@ -316,8 +316,8 @@ class Ledger:
 
     def _return(self, lease_id: int) -> Lease:
         lease = self._remove(lease_id)
-        if (lease.number, lease.unit) not in self._by_unit:
-            self._open[lease.number].returned[lease.unit] = lease
+        if (lease.pass_index, lease.unit) not in self._by_unit:
+            self._open[lease.pass_index].returned[lease.unit] = lease
             self._ended[lease_id] = lease
         self.account(lease.replica).returned += 1
         self.leases_ended += 1
@@ -326,7 +326,7 @@ class Ledger:
     def _remove(self, lease_id: int) -> Lease:
         lease = self._leases.pop(lease_id)
         del self._expires[lease_id]
-        place = lease.number, lease.unit
+        place = lease.pass_index, lease.unit
         others = tuple(live for live in self._by_unit.pop(place) if live != lease_id)
         if others:
             self._by_unit[place] = others
@@ -338,7 +338,9 @@ class Ledger:
 
     # -- completion ------------------------------------------------------------------------------
 
-    def record(self, replica: int, number: int, unit: int, lease_id: int, now: float) -> Recorded:
+    def record(
+        self, replica: int, pass_index: int, unit: int, lease_id: int, now: float
+    ) -> Recorded:
         """Record a finished unit, exactly once.
 
         A lease that ended still counts while its unit is open; then whoever else holds the unit
@@ -351,8 +353,8 @@ class Ledger:
         repeated = answers.get(lease_id) if answers is not None else None
         if repeated is not None:
             return Recorded(repeated, repeated=True, reason="answered before")
-        self._check(replica, number, unit, lease_id)
-        open_pass = self._open.get(number)
+        self._check(replica, pass_index, unit, lease_id)
+        open_pass = self._open.get(pass_index)
         account = self.account(replica)
         if open_pass is None or open_pass.is_done(unit):
             account.refused += 1
@@ -360,7 +362,7 @@ class Ledger:
             aside = open_pass is not None and unit in open_pass.aside
             return Recorded(
                 False,
-                reason=f"unit {unit} of pass {number + 1} was "
+                reason=f"unit {unit} of pass {pass_index + 1} was "
                 + ("set aside before" if aside else "completed by another before"),
             )
         lease = self._leases.get(lease_id) or self._ended.get(lease_id)
@@ -377,24 +379,28 @@ class Ledger:
         return Recorded(True, finished=self._finished_by(open_pass), reason=reason)
 
     def _finished_by(self, open_pass: OpenPass) -> int | None:
-        """The pass's number if its last unit has just been done or set aside."""
+        """The index of the pass if its last unit has just been done or set aside."""
         if open_pass.done_count < self.units:
             return None
-        del self._open[open_pass.number]
-        self._finished.append(open_pass.number)
-        return open_pass.number
+        del self._open[open_pass.pass_index]
+        self._finished.append(open_pass.pass_index)
+        return open_pass.pass_index
 
-    def fail(self, replica: int, number: int, unit: int, lease_id: int) -> Failed | None:
+    def fail(self, replica: int, pass_index: int, unit: int, lease_id: int) -> Failed | None:
         """A try at a unit failed: it is lent again, or set aside after the last time.
 
         Returns:
             None if the replica does not hold it by that lease: then it counts for nothing.
         """
         lease = self._leases.get(lease_id)
-        if lease is None or (lease.replica, lease.number, lease.unit) != (replica, number, unit):
+        if lease is None or (lease.replica, lease.pass_index, lease.unit) != (
+            replica,
+            pass_index,
+            unit,
+        ):
             return None
         self._return(lease_id)
-        open_pass = self._open[number]
+        open_pass = self._open[pass_index]
         times = open_pass.failures[unit] = open_pass.failures.get(unit, 0) + 1
         if times < limits.UNIT_FAILURES_MAX:
             return Failed(times)
@@ -407,7 +413,7 @@ class Ledger:
 
     def _settle(self, open_pass: OpenPass, unit: int) -> tuple[int, ...]:
         """Nobody gets this unit any more; returns the live leases it had."""
-        live = self._by_unit.get((open_pass.number, unit), ())
+        live = self._by_unit.get((open_pass.pass_index, unit), ())
         for lease in live:
             self._remove(lease)
         if (ended := open_pass.returned.get(unit)) is not None:
@@ -416,24 +422,24 @@ class Ledger:
         open_pass.set_done(unit)
         return live
 
-    def _check(self, replica: int, number: int, unit: int, lease_id: int) -> None:
-        what = f"replica {replica} completed unit {unit} of pass {number} by lease {lease_id}"
-        if not (0 <= number < self._next_pass and 0 <= unit < self.units):
+    def _check(self, replica: int, pass_index: int, unit: int, lease_id: int) -> None:
+        what = f"replica {replica} completed unit {unit} of pass {pass_index} by lease {lease_id}"
+        if not (0 <= pass_index < self._next_pass and 0 <= unit < self.units):
             raise RemoteProtocolError(f"{what}: no such unit was lent")
-        open_pass = self._open.get(number)
+        open_pass = self._open.get(pass_index)
         if not 0 < lease_id < self._next_lease or (
             open_pass is not None and unit >= open_pass.cursor
         ):
             raise RemoteProtocolError(f"{what}: that lease was never given")
         lease = self._leases.get(lease_id)
-        if lease is not None and (lease.replica, lease.number, lease.unit) != (
+        if lease is not None and (lease.replica, lease.pass_index, lease.unit) != (
             replica,
-            number,
+            pass_index,
             unit,
         ):
             raise RemoteProtocolError(
                 f"{what}: that lease is replica {lease.replica}'s for unit {lease.unit} of "
-                f"pass {lease.number}"
+                f"pass {lease.pass_index}"
             )
 
     def _remember(self, replica: int, lease_id: int, *, counted: bool) -> None:
@@ -455,7 +461,7 @@ class Ledger:
         return len(self._finished)
 
     @property
-    def pass_number(self) -> int:
+    def pass_index(self) -> int:
         """The oldest pass that is not finished (the last one when all are)."""
         return next(iter(self._open), min(self._next_pass, self.work.passes - 1))
 
@@ -492,7 +498,9 @@ class Ledger:
         if len(set(self._finished)) != len(self._finished):
             wrong.append(f"a pass was finished twice: {self._finished}")
         for open_pass in self._open.values():
-            leased = {unit for number, unit in self._by_unit if number == open_pass.number}
+            leased = {
+                unit for pass_index, unit in self._by_unit if pass_index == open_pass.pass_index
+            }
             done = open_pass.all_done(self.units)
             counted += int(done.sum())
             samples += int(done.sum()) * self.work.unit
@@ -521,7 +529,7 @@ class Ledger:
             "finished": list(self._finished),
             "open": [
                 {
-                    "number": p.number,
+                    "pass_index": p.pass_index,
                     "cursor": p.cursor,
                     "done": base64.b64encode(p.done).decode(),
                     "returned": [_lease_out(x) for x in p.returned.values()],
@@ -551,7 +559,7 @@ class Ledger:
             field.clear()
         self._ended.clear()
         for entry in state["open"]:
-            restored = OpenPass(entry["number"], self.units)
+            restored = OpenPass(entry["pass_index"], self.units)
             restored.cursor = entry["cursor"]
             restored.done = bytearray(base64.b64decode(entry["done"]))
             restored.done_count = sum(byte.bit_count() for byte in restored.done)
@@ -560,7 +568,7 @@ class Ledger:
                 restored.returned[ended.unit] = self._ended[ended.lease] = ended
             restored.failures = {unit: times for unit, times in entry["failures"]}
             restored.aside = set(entry["aside"])
-            self._open[restored.number] = restored
+            self._open[restored.pass_index] = restored
         self.attempts_max = state["attempts_max"]
         self.backups = state["backups"]
         for out in state["leases"]:
@@ -578,7 +586,7 @@ class Ledger:
 
 def _where(lease: Lease, now: float) -> str:
     return (
-        f"unit {lease.unit} of pass {lease.number + 1} at replica {lease.replica} "
+        f"unit {lease.unit} of pass {lease.pass_index + 1} at replica {lease.replica} "
         f"for {now - lease.since:.1f} s"
     )
 
@@ -589,5 +597,5 @@ def _lease_out(lease: Lease) -> list[Any]:
 
 
 def _lease_in(values: list[Any], now: float) -> Lease:
-    lease, replica, incarnation, number, unit, attempt, is_backup = values
-    return Lease(lease, replica, incarnation, number, unit, attempt, now, is_backup)
+    lease, replica, incarnation, pass_index, unit, attempt, is_backup = values
+    return Lease(lease, replica, incarnation, pass_index, unit, attempt, now, is_backup)

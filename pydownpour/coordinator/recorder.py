@@ -1,4 +1,4 @@
-"""Moves events from the core to the run folder, without holding anything up.
+"""Moves events of a job to the run folder, without holding anything up.
 
 The folder's calls may block, so they run in the loop's executor, one at a time. A run without a
 folder throws its events away.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from pydownpour import limits
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.layout import Flat
 from pydownpour.storage.files import Files
 from pydownpour.storage.rundir import RunFolder
@@ -22,12 +22,12 @@ class Recorder:
     """The service's way to the run folder; nothing here raises for what a disk does.
 
     Args:
-        core: Whose events are kept.
+        job: Whose events are kept.
         folder: Where, if it is known already. Without one nowhere, until ``open``.
     """
 
-    def __init__(self, core: Core, folder: RunFolder | None = None) -> None:
-        self._core, self._folder = core, folder
+    def __init__(self, job: JobState, folder: RunFolder | None = None) -> None:
+        self._job, self._folder = job, folder
         self._writing = asyncio.Lock()
 
     async def open(self, place: str | Callable[[], str], files: Files | None) -> None:
@@ -80,12 +80,12 @@ class Recorder:
     async def flush(self, *, sync: bool = False) -> None:
         """Write the events so far. ``sync``: they are on the disk when this returns."""
         async with self._writing:
-            events = list(self._core.events)
-            self._core.events.clear()
-            if self._core.events_dropped:
+            events = list(self._job.events)
+            self._job.events.clear()
+            if self._job.events_dropped:
                 now = asyncio.get_running_loop().time()
-                self._core.note_event(now, "events dropped", count=self._core.events_dropped)
-                self._core.events_dropped = 0
+                self._job.note_event(now, "events dropped", count=self._job.events_dropped)
+                self._job.events_dropped = 0
             folder = self._folder
             if folder is None or not (events or sync):
                 return
@@ -95,15 +95,15 @@ class Recorder:
         self, flat: Flat, metadata: Mapping[str, str], *, whole: bool = True
     ) -> None:
         """Write the final parameters; those with holes (NaN) under a name of their own."""
-        folder, core = self._folder, self._core
+        folder, job = self._folder, self._job
         if folder is None:
             return
-        layout = core.job.layout
+        layout = job.declared.layout
         whole_mb = layout.len * 4 / 1e6
 
         def told(size: int) -> None:
             # From the disk's thread: one assignment, which whoever reads the notes sees whole.
-            core.notes["ending"] = (
+            job.notes["ending"] = (
                 f"writing the final parameters: {min(size / 1e6, whole_mb):.1f} of "
                 f"{whole_mb:.1f} MB"
             )
@@ -113,7 +113,7 @@ class Recorder:
                 lambda: folder.write_parameters(layout, flat, metadata, whole=whole, told=told)
             )
         finally:
-            core.notes.pop("ending", None)
+            job.notes.pop("ending", None)
 
     async def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report."""
@@ -124,7 +124,7 @@ class Recorder:
     async def _call(self, write: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(None, write)
         assert self._folder is not None
-        if self._folder.trouble and "storage" not in self._core.notes:
-            self._core.notes["storage"] = f"run folder: {self._folder.trouble}"
+        if self._folder.trouble and "storage" not in self._job.notes:
+            self._job.notes["storage"] = f"run folder: {self._folder.trouble}"
             now = asyncio.get_running_loop().time()
-            self._core.note_event(now, "storage", reason=self._folder.trouble)
+            self._job.note_event(now, "storage", reason=self._folder.trouble)

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydownpour import histogram, limits
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.ledger import FORGOTTEN
 from pydownpour.coordinator.membership import Member
+from pydownpour.coordinator.places import Place
 from pydownpour.coordinator.salvage import PARTS_TOLD_MAX
-from pydownpour.coordinator.slots import Slot
 from pydownpour.coordinator.tally import finite
 from pydownpour.wire.messages import ReplicaStats
 
@@ -27,60 +27,60 @@ AUDIT_LINES_MAX: Final = 100
 
 
 def build_report(
-    core: Core, now: float, *, version: str, rss_peak_bytes: int, storage: str
+    job: JobState, now: float, *, version: str, rss_peak_bytes: int, storage: str
 ) -> dict[str, Any]:
     """The report of a job that is over.
 
     Args:
-        core: Its state, with the last counts of every role.
+        job: Its state, with the last counts of every role.
         now: When the work ended.
         version: Of this package.
         rss_peak_bytes: Of the coordinator's own process.
         storage: "ok", "off", or what went wrong when the run folder was written.
     """
-    ledger, progress = core.ledger, core.progress
-    members, slots = list(core.members), list(core.slots)
-    counts = core.members.counts
-    samples = core.samples_done
+    ledger, progress = job.ledger, job.progress
+    members, places = list(job.members), list(job.places)
+    counts = job.members.counts
+    samples = job.samples_done
     metrics = progress.metrics
-    listed = core.members.foremost(limits.REPORT_ROWS_MAX, lambda member: _work_of(core, member))
+    listed = job.members.foremost(limits.REPORT_ROWS_MAX, lambda member: _work_of(job, member))
     report: dict[str, Any] = {
-        "job": core.job.name,
-        "state": "failed" if core.state == "failed" else core.outcome,
-        "reason": core.reason(now),
+        "job": job.declared.name,
+        "state": "failed" if job.state == "failed" else job.outcome,
+        "reason": job.reason(now),
         "version": version,
         "loss": finite(progress.curve.last),
         "metrics": metrics,
         "evaluations": [
-            {"number": e.number, "at_s": e.at_s, "samples": e.samples, "metrics": e.metrics}
+            {"passes": e.passes, "at_s": e.at_s, "samples": e.samples, "metrics": e.metrics}
             for e in progress.evaluations
         ],
         "evaluation_errors": list(progress.evaluation_errors),
         "seconds": round(progress.running_s(now), 3),
-        "seconds_total": round(now - core.started, 3),
+        "seconds_total": round(now - job.started, 3),
         "samples": samples,
         "samples_per_s": round(progress.samples_per_s(samples, now), 1),
         "units": ledger.units_done if ledger is not None else sum(c.units for c in counts),
         "passes": ledger.passes_finished if ledger is not None else 0,
-        "work": _work(core),
-        "units_aside": core.units_aside,
-        "pushes": _pushes(counts, slots),
-        "gradients": _gradients(core, counts),
-        "records": _records(slots),
+        "work": _work(job),
+        "units_aside": job.units_aside,
+        "pushes": _pushes(counts, places),
+        "gradients": _gradients(job, counts),
+        "records": _records(places),
         "staleness": _staleness(counts),
         "bytes": {
-            "to_shards": sum(slot.stats.bytes_received for slot in slots),
-            "from_shards": sum(slot.stats.bytes_sent for slot in slots),
+            "to_shards": sum(place.stats.bytes_received for place in places),
+            "from_shards": sum(place.stats.bytes_sent for place in places),
         },
-        "rss_peak_bytes": _memory(listed, slots[: limits.REPORT_ROWS_MAX], rss_peak_bytes),
-        "replicas": [_replica(core, member) for member in listed],
-        "replicas_more": _more(core, members, listed),
-        "shards": [_shard(slot) for slot in slots[: limits.REPORT_ROWS_MAX]],
-        "shards_count": len(slots),
-        "optimizer": core.job.optimizer.describe(),
-        "policy": core.job.policy.to_wire(),
-        "parameters": core.job.layout.len,
-        "parameters_missing": core.missing[:PARTS_TOLD_MAX],
+        "rss_peak_bytes": _memory(listed, places[: limits.REPORT_ROWS_MAX], rss_peak_bytes),
+        "replicas": [_replica(job, member) for member in listed],
+        "replicas_more": _more(job, members, listed),
+        "shards": [_shard(place) for place in places[: limits.REPORT_ROWS_MAX]],
+        "shards_count": len(places),
+        "optimizer": job.declared.optimizer.describe(),
+        "policy": job.declared.policy.to_wire(),
+        "parameters": job.declared.layout.len,
+        "parameters_missing": job.missing[:PARTS_TOLD_MAX],
         "losses": progress.curve.points,
         "losses_not_finite": sum(c.losses_not_finite for c in counts),
         "audit": ledger.audit()[:AUDIT_LINES_MAX] if ledger is not None else [],
@@ -120,8 +120,8 @@ def audit_report(report: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
-def _work(core: Core) -> dict[str, Any] | None:
-    ledger = core.ledger
+def _work(job: JobState) -> dict[str, Any] | None:
+    ledger = job.ledger
     if ledger is None:
         return None
     return {
@@ -140,35 +140,35 @@ def _work(core: Core) -> dict[str, Any] | None:
     }
 
 
-def _pushes(counts: list[ReplicaStats], slots: list[Slot]) -> dict[str, int]:
+def _pushes(counts: list[ReplicaStats], places: list[Place]) -> dict[str, int]:
     told = sum(c.pushes_sent for c in counts)
-    applied = max((slot.stats.pushes for slot in slots), default=0)
+    applied = max((place.stats.pushes for place in places), default=0)
     return {
         "sent": max(told, applied),
         "acked": sum(c.pushes_acked for c in counts),
         "applied": applied,
-        "duplicate": max((slot.stats.pushes_duplicate for slot in slots), default=0),
+        "duplicate": max((place.stats.pushes_duplicate for place in places), default=0),
         "refused": sum(c.pushes_refused for c in counts),
         "unheard": max(applied - told, 0),
     }
 
 
-def _gradients(core: Core, counts: list[ReplicaStats]) -> dict[str, Any]:
+def _gradients(job: JobState, counts: list[ReplicaStats]) -> dict[str, Any]:
     """What became of gradients before they were sent."""
     return {
         "computed": sum(c.steps for c in counts),
         "dropped": sum(c.gradients_dropped for c in counts),
-        "wire_dtype": core.job.wire_dtype,
+        "wire_dtype": job.declared.wire_dtype,
         "values_overflowed": sum(c.values_overflowed for c in counts),
         "values_underflowed": sum(c.values_underflowed for c in counts),
     }
 
 
-def _records(slots: list[Slot]) -> dict[str, int]:
+def _records(places: list[Place]) -> dict[str, int]:
     return {
-        "applied": sum(slot.stats.lsn for slot in slots),
-        "duplicate": sum(slot.stats.records_duplicate for slot in slots),
-        "refused": sum(slot.stats.records_refused for slot in slots),
+        "applied": sum(place.stats.lsn for place in places),
+        "duplicate": sum(place.stats.records_duplicate for place in places),
+        "refused": sum(place.stats.records_refused for place in places),
     }
 
 
@@ -177,9 +177,9 @@ def _staleness(counts: list[ReplicaStats]) -> dict[str, Any]:
     return {"mean": round(entry.mean, 4), "max": entry.max, "histogram": entry.by_value()}
 
 
-def _memory(members: list[Member], slots: list[Slot], own: int) -> dict[str, int]:
+def _memory(members: list[Member], places: list[Place], own: int) -> dict[str, int]:
     peaks = {"coordinator": own}
-    peaks |= {f"shard-{slot.index}": slot.stats.rss_peak_bytes for slot in slots}
+    peaks |= {f"shard-{place.index}": place.stats.rss_peak_bytes for place in places}
     # By name, as the engine and the log files call it; a name two replicas share gets the id too.
     names = [member.name or f"replica-{member.id}" for member in members]
     often = Counter(names)
@@ -189,22 +189,22 @@ def _memory(members: list[Member], slots: list[Slot], own: int) -> dict[str, int
     return peaks
 
 
-def _work_of(core: Core, member: Member) -> tuple[int, int]:
+def _work_of(job: JobState, member: Member) -> tuple[int, int]:
     """(samples, units) of one replica, as they count."""
-    done = core.ledger.account(member.id) if core.ledger is not None else member.stats
+    done = job.ledger.account(member.id) if job.ledger is not None else member.stats
     return done.samples, done.units
 
 
-def _more(core: Core, members: list[Member], listed: list[Member]) -> dict[str, int]:
+def _more(job: JobState, members: list[Member], listed: list[Member]) -> dict[str, int]:
     """The replicas that are not listed one by one: how many, and what they did together.
 
     With those that are gone for so long that the coordinator keeps only their sums.
     """
     ids = {member.id for member in listed}
     others = [member for member in members if member.id not in ids]
-    work = [_work_of(core, member) for member in others]
-    forgotten = core.members.forgotten
-    gone = core.ledger.account(FORGOTTEN) if core.ledger is not None else forgotten.stats
+    work = [_work_of(job, member) for member in others]
+    forgotten = job.members.forgotten
+    gone = job.ledger.account(FORGOTTEN) if job.ledger is not None else forgotten.stats
     return {
         "count": len(others) + forgotten.replicas,
         "samples": sum(samples for samples, _ in work) + gone.samples,
@@ -213,9 +213,9 @@ def _more(core: Core, members: list[Member], listed: list[Member]) -> dict[str, 
     }
 
 
-def _replica(core: Core, member: Member) -> dict[str, Any]:
+def _replica(job: JobState, member: Member) -> dict[str, Any]:
     stats = member.stats
-    account = core.ledger.account(member.id) if core.ledger is not None else None
+    account = job.ledger.account(member.id) if job.ledger is not None else None
     return {
         "id": member.id,
         "name": member.name,
@@ -247,14 +247,14 @@ def _replica(core: Core, member: Member) -> dict[str, Any]:
     }
 
 
-def _shard(slot: Slot) -> dict[str, Any]:
-    stats = slot.stats
+def _shard(place: Place) -> dict[str, Any]:
+    stats = place.stats
     return {
-        "index": slot.index,
-        "state": slot.state,
-        "url": slot.url,
-        "start": slot.start,
-        "len": slot.len,
+        "index": place.index,
+        "state": place.state,
+        "url": place.url,
+        "start": place.start,
+        "len": place.len,
         "lsn": stats.lsn,
         "pushes": stats.pushes,
         "pushes_duplicate": stats.pushes_duplicate,

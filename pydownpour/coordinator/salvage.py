@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pydownpour.coordinator.slots import Slot
+from pydownpour.coordinator.places import Place
 from pydownpour.layout import Layout
 
 PARTS_TOLD_MAX: Final = 100
@@ -15,12 +15,12 @@ SHARDS_NAMED_MAX: Final = 3
 """Missing parts that the words name."""
 
 
-def missing_part(layout: Layout, slot: Slot, error: Exception | None) -> dict[str, Any]:
+def missing_part(layout: Layout, place: Place, error: Exception | None) -> dict[str, Any]:
     """One shard's part, where it lies in the layout, and why it is missing."""
-    start, stop = slot.start, slot.start + slot.len
+    start, stop = place.start, place.start + place.len
     arrays = [s.name for s in layout.arrays if s.start < stop and s.start + s.len > start]
     return {
-        "shard": slot.index,
+        "shard": place.index,
         "start": start,
         "stop": stop,
         "arrays": arrays[:ARRAYS_NAMED_MAX],

@@ -1,4 +1,4 @@
-"""The coordinator process: listens, hands every message to the core, and sees the job to its end.
+"""The coordinator process: listens, lets the state of the job decide, and sees it to its end.
 
 The end, step by step, so that the report's counts agree with each other:
 
@@ -24,10 +24,10 @@ import msgspec
 
 from pydownpour import _core, limits
 from pydownpour.coordinator import view
-from pydownpour.coordinator.core import Core, Outcome
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.evaluation import Evaluator
 from pydownpour.coordinator.initial import InitialParameters
+from pydownpour.coordinator.job_state import JobState, Outcome
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.report import build_report
 from pydownpour.coordinator.salvage import missing_part, salvage_words
@@ -108,7 +108,7 @@ async def serve_coordinator(
     and everybody knows. Cancelled again it ends the job as failed, and keeps the report alone.
     """
     loop = asyncio.get_running_loop()
-    core = Core(
+    state = JobState(
         job,
         shards=shards,
         now=loop.time(),
@@ -116,11 +116,11 @@ async def serve_coordinator(
         expected_replicas=expected_replicas,
         tls=bool(access.tls and access.tls.cert),
     )
-    recorder = Recorder(core)
+    recorder = Recorder(state)
     service = CoordinatorService(
-        core,
+        state,
         initial=InitialParameters(job.layout, job.parameters),
-        reader=reader if reader is not None else NetShardReader(access, core.replica_keeper),
+        reader=reader if reader is not None else NetShardReader(access, state.replica_keeper),
         recorder=recorder,
         random=random,
         loaded=loaded,
@@ -136,10 +136,10 @@ async def serve_coordinator(
 
 @final
 class CoordinatorService:
-    """Routes, timers and the end of one job. All decisions are the core's.
+    """Routes, timers and the end of one job. All decisions are the job state's.
 
     Args:
-        core: Decides.
+        job: Decides.
         initial: The initial parameters; dropped once every shard has its own.
         reader: How shards are read.
         recorder: Where the run is kept.
@@ -149,7 +149,7 @@ class CoordinatorService:
 
     def __init__(
         self,
-        core: Core,
+        job: JobState,
         *,
         initial: InitialParameters,
         reader: ShardReader,
@@ -157,14 +157,14 @@ class CoordinatorService:
         random: Random,
         loaded: Callable[[], object] = lambda: None,
     ) -> None:
-        self.core = core
+        self.job = job
         self.report: dict[str, Any] | None = None
         self._initial: InitialParameters | None = initial
         self._loaded = loaded
         self._layout_bytes: memoryview | None = None
         self._reader, self._recorder, self._random = reader, recorder, random
         self._news = asyncio.Event()
-        self._evaluator = Evaluator(core, self._read, self._news.set)
+        self._evaluator = Evaluator(job, self._read, self._news.set)
         self._turn = Turn()
         self._waits_since: float | None = None
         self._stopped_at: float | None = None
@@ -172,7 +172,7 @@ class CoordinatorService:
 
     def routes(self) -> list[Route]:
         """Everything a coordinator answers."""
-        core = self.core
+        job = self.job
         return [
             Route("GET", "/healthz", self._healthz, public=True),
             Route("GET", "/v1/initial", self._initial_slice),
@@ -180,11 +180,11 @@ class CoordinatorService:
             Route("GET", "/v1/status", self._status),
             Route("POST", "/v1/shard", self._hello),
             Route("POST", "/v1/shard/ended", self._shard_ended),
-            Route("POST", "/v1/join", self._handler(Join, core.join)),
-            Route("POST", "/v1/heartbeat", self._handler(Heartbeat, core.heartbeat)),
+            Route("POST", "/v1/join", self._handler(Join, job.join)),
+            Route("POST", "/v1/heartbeat", self._handler(Heartbeat, job.heartbeat)),
             Route("POST", "/v1/lease", self._handler(LeaseRequest, self._lease)),
-            Route("POST", "/v1/complete", self._handler(Complete, core.complete)),
-            Route("POST", "/v1/leave", self._handler(Leave, core.leave)),
+            Route("POST", "/v1/complete", self._handler(Complete, job.complete)),
+            Route("POST", "/v1/leave", self._handler(Leave, job.leave)),
             Route("POST", "/v1/stop", self._handler(Stop, self._stop)),
         ]
 
@@ -201,21 +201,21 @@ class CoordinatorService:
         return handle
 
     def _after(self) -> None:
-        """Obey what the core decided."""
-        core = self.core
-        if core.state != "waiting" and self._initial is not None:
+        """Obey what was decided."""
+        job = self.job
+        if job.state != "waiting" and self._initial is not None:
             self._initial = None
             self._loaded()
-        if core.passes_due:
-            core.passes_due.clear()
-            if not core.is_over:  # the last pass is evaluated on the final parameters
+        if job.passes_due:
+            job.passes_due.clear()
+            if not job.is_over:  # the last pass is evaluated on the final parameters
                 self._evaluator.request()
         self._news.set()
 
     async def _hello(self, call: Call) -> Message:
         """Ask a shard something at its own URL first: at the job's end all depends on that road."""
         message = messages.decode(ShardHello, call.body)
-        self.core.check_hello(message, _now())
+        self.job.check_hello(message, _now())
         try:
             await self._reader.check(message.url)
         except DownpourError as error:
@@ -224,19 +224,19 @@ class CoordinatorService:
                 raise NotReady(f"{words}{error}") from error
             raise ConfigError(f"{words}{error}") from error
         try:
-            return self.core.hello(message, _now())
+            return self.job.hello(message, _now())
         finally:
             self._after()
 
     async def _shard_ended(self, call: Call) -> Message:
         message = messages.decode(ShardEnded, call.body)
-        if self.core.shard_ended(message):
+        if self.job.shard_ended(message):
             await self._ask_one(message.index)
         self._after()
-        return HeartbeatAnswer(state=self.core.state, reason=self.core.reason(_now()))
+        return HeartbeatAnswer(state=self.job.state, reason=self.job.reason(_now()))
 
     def _lease(self, message: LeaseRequest, now: float) -> LeaseAnswer:
-        answer = self.core.lease(message, now)
+        answer = self.job.lease(message, now)
         if not answer.wait_s:
             return answer
         # Replicas that were told to wait together shall not come back together.
@@ -255,38 +255,38 @@ class CoordinatorService:
             self._end_early(message.reason or "nobody can go on with it", now, outcome="failed")
         else:
             self._end_early(f"stopped: {message.reason}" if message.reason else "stopped", now)
-        return HeartbeatAnswer(state=self.core.state, reason=self.core.reason(now))
+        return HeartbeatAnswer(state=self.job.state, reason=self.job.reason(now))
 
     def _end_early(self, reason: str, now: float, *, outcome: Outcome = "stopped") -> None:
         """Somebody wants the end: an operator, or an engine that cannot go on."""
         self._stopped_at = self._stopped_at if self._stopped_at is not None else now
-        self.core.finish(reason, now, outcome=outcome)
+        self.job.finish(reason, now, outcome=outcome)
         self._news.set()
 
     async def _healthz(self, call: Call) -> str:
         return "ok"
 
     async def _status(self, call: Call) -> Status:
-        return view.status(self.core, _now(), run_folder=self._recorder.path, report=self.report)
+        return view.status(self.job, _now(), run_folder=self._recorder.path, report=self.report)
 
     async def _initial_slice(self, call: Call) -> FrameBody:
         index = number(call.query.get("shard", ""), "shard", limits.SHARDS_MAX)
         start = number(call.query.get("start", "0"), "start", limits.LAYOUT_LEN_MAX)
         secret = call.headers.get(messages.HEADER_SECRET, "")
-        slot = self.core.loading(index, secret, _now())
+        place = self.job.loading(index, secret, _now())
         if self._initial is None:
             raise ConfigError("every shard has its parameters; the job runs")
         return self._initial.body(
-            slot.index,
-            slot.start + min(start, slot.len),
-            slot.start + slot.len,
-            lambda: self.core.loading(slot.index, secret, _now()),
+            place.index,
+            place.start + min(start, place.len),
+            place.start + place.len,
+            lambda: self.job.loading(place.index, secret, _now()),
         )
 
     async def _layout(self, call: Call) -> FrameBody:
         """Millions of bytes, if names are long: made once, and sent as the reader takes them."""
         if self._layout_bytes is None:
-            entries = self.core.job.layout.entries()
+            entries = self.job.declared.layout.entries()
             self._layout_bytes = memoryview(messages.encode(JobLayout(arrays=entries)))
         whole, size = self._layout_bytes, limits.WRITE_BATCH_SIZE
         pieces = iter([whole[at : at + size] for at in range(0, len(whole), size)])
@@ -317,9 +317,9 @@ class CoordinatorService:
         return self.report
 
     async def _life(self) -> None:
-        await self._until(lambda: self.core.is_over, None)
+        await self._until(lambda: self.job.is_over, None)
         await self._end()
-        await self._until(self.core.everyone_knows, limits.NOTICE_S)
+        await self._until(self.job.everyone_knows, limits.NOTICE_S)
 
     async def _to_the_end(self, life: asyncio.Task[None]) -> None:
         """Wait for it; cancelled once, end the job in order, and cancelled again, at once."""
@@ -343,43 +343,43 @@ class CoordinatorService:
         """Ask shards that are not heard: one whose way to us alone is cut can be asked."""
         while True:
             await asyncio.sleep(limits.HEARTBEAT_S)
-            silent = [slot.index for slot, _ in self.core.slots.silent]
+            silent = [place.index for place, _ in self.job.places.silent]
             await asyncio.gather(*map(self._ask_one, silent))
 
     async def _ask_one(self, index: int) -> None:
-        core = self.core
+        job = self.job
         try:
-            stats = await self._reader.stats(core.slots.entries[index])
+            stats = await self._reader.stats(job.places.entries[index])
         except DownpourError as error:
             refused = isinstance(error, ConnectFailed) and error.refused
-            core.shard_did_not_answer(index, _now(), refused=refused)
+            job.shard_did_not_answer(index, _now(), refused=refused)
         else:
-            core.shard_answered(index, stats, _now())
+            job.shard_answered(index, stats, _now())
 
     async def _sweep(self) -> None:
         while True:
-            self.core.tick(_now())
+            self.job.tick(_now())
             self._after()
             self._say_waits()
             await asyncio.sleep(limits.SWEEP_S)
 
     def _say_waits(self) -> None:
-        core, now = self.core, _now()
-        if core.is_over or (core.state != "waiting" and core.members.present):
+        job, now = self.job, _now()
+        if job.is_over or (job.state != "waiting" and job.members.present):
             self._waits_since = None
             return
         self._waits_since = now if self._waits_since is None else self._waits_since
         if self._turn.is_mine(self._waits_since, now):
-            log.warning("%s", core.reason(now))
+            log.warning("%s", job.reason(now))
 
     def _helper_ended(self, helper: asyncio.Task[None]) -> None:
         """A broken helper is a fault of ours: end the job in words rather than limp on."""
         if not helper.cancelled() and (error := helper.exception()) is not None:
-            self.core.fail(f"internal error in {helper.get_name()}: {error!r}", _now())
+            self.job.fail(f"internal error in {helper.get_name()}: {error!r}", _now())
             self._news.set()
 
     async def _until(self, reached: Callable[[], bool], patience_s: float | None) -> bool:
-        """Wait for the core to get somewhere; False when patience ran out first."""
+        """Wait for the job to get somewhere; False when patience ran out first."""
         try:
             async with asyncio.timeout(patience_s):
                 while not reached():
@@ -391,78 +391,76 @@ class CoordinatorService:
 
     async def _end(self) -> None:
         """From the end of work to a written report."""
-        core = self.core
+        job = self.job
         self._evaluator.drop()
-        if core.state == "evaluating":
+        if job.state == "evaluating":
             patience = limits.LEAVE_PATIENCE_S
             if self._stopped_at is not None:
                 patience = limits.STOP_PATIENCE_S
-            await self._until(lambda: self._all_left() or core.state == "failed", patience)
+            await self._until(lambda: self._all_left() or job.state == "failed", patience)
             await self._secure()
-        if core.state == "failed":
-            core.books_closed = True
+        if job.state == "failed":
+            job.books_closed = True
             await self._salvage()
         await self._last_counts()
-        core.judge()
+        job.judge()
         self.report = None
         report = self._build()
         await self._recorder.flush(sync=True)
         await self._recorder.write_report(report)
         report.update(self._recorder.kept())
-        core.conclude(_now())
+        job.conclude(_now())
         self.report = report
         await self._recorder.flush(sync=True)
         report.update(self._recorder.kept())  # the last line, too, may have failed
 
     def _all_left(self) -> bool:
-        return not self.core.members.present
+        return not self.job.members.present
 
     async def _secure(self) -> None:
         """Read the final parameters, keep them, evaluate them."""
-        core = self.core
-        if not core.slots.complete:
+        job = self.job
+        if not job.places.complete:
             return
         # Two sets of parameters would be held while an evaluation still looks at one.
         await self._until(
             lambda: (
-                not self._evaluator.is_busy
-                or self._stopped_at is not None
-                or core.state == "failed"
+                not self._evaluator.is_busy or self._stopped_at is not None or job.state == "failed"
             ),
             limits.EVALUATION_PATIENCE_S,
         )
-        core.books_closed = True
+        job.books_closed = True
         flat = await self._read_final()
         if flat is None:
             return
-        core.parameters_secured = True
+        job.parameters_secured = True
         await self._last_counts()
         await self._recorder.write_parameters(flat, self._metadata())
         await self._evaluate_final(flat)
 
     async def _evaluate_final(self, flat: Flat) -> None:
         """Judge what is written already. Who asked for an early end does not wait long for that."""
-        core = self.core
+        job = self.job
         patience_s = limits.STOP_EVALUATION_S if self._stopped_at is not None else None
-        if core.job.evaluation is not None:
-            core.notes["ending"] = "evaluating the final parameters"
+        if job.declared.evaluation is not None:
+            job.notes["ending"] = "evaluating the final parameters"
         try:
             async with asyncio.timeout(patience_s):
                 await self._evaluator.evaluate(flat)
         except TimeoutError:
-            core.notes["evaluation"] = (
+            job.notes["evaluation"] = (
                 f"the final parameters were not evaluated: that took longer than {patience_s:g} s "
                 "after the stop (STOP_EVALUATION_S)"
             )
         finally:
-            core.notes.pop("ending", None)
+            job.notes.pop("ending", None)
 
     def _metadata(self) -> dict[str, str]:
-        core = self.core
+        job = self.job
         return {
-            "job": core.job.name,
-            "lsn": ",".join(str(slot.stats.lsn) for slot in core.slots),
-            "samples": str(core.samples_done),
+            "job": job.declared.name,
+            "lsn": ",".join(str(place.stats.lsn) for place in job.places),
+            "samples": str(job.samples_done),
             "pydownpour": _core.__version__,
         }
 
@@ -472,12 +470,12 @@ class CoordinatorService:
         They are worth more than time: what cannot be read is waited for. An operator who stops the
         job waits ``limits.REQUEST_TIMEOUT_S`` in all, and may stop a wait that is longer already.
         """
-        core, began = self.core, _now()
+        job, began = self.job, _now()
         why = "no answer yet"
 
         def given_up() -> bool:
             stopped_at = self._stopped_at
-            return core.state == "failed" or (
+            return job.state == "failed" or (
                 stopped_at is not None
                 and _now() >= max(stopped_at, began + limits.REQUEST_TIMEOUT_S)
             )
@@ -487,17 +485,17 @@ class CoordinatorService:
                 flat = await self._read_unless(given_up)
             except DownpourError as error:
                 why = str(error)
-                core.notes["unread"] = (
+                job.notes["unread"] = (
                     f"waiting for parameters that cannot be read ({why}); Ctrl-C gives them up"
                 )
             else:
-                core.notes.pop("unread", None)
+                job.notes.pop("unread", None)
                 if flat is not None:
                     return flat
             # A shard that died is noticed by the sweep meanwhile, and named.
             await self._until(given_up, limits.HEARTBEAT_S)
-        core.notes.pop("unread", None)
-        core.fail(f"could not read the final parameters: {why}", _now())
+        job.notes.pop("unread", None)
+        job.fail(f"could not read the final parameters: {why}", _now())
         return None
 
     async def _read_unless(self, given_up: Callable[[], bool]) -> Flat | None:
@@ -513,45 +511,45 @@ class CoordinatorService:
 
     async def _salvage(self) -> None:
         """The job failed: keep the parameters that can still be read, and say which cannot."""
-        core = self.core
-        if core.parameters_secured or core.progress.running_since is None:
+        job = self.job
+        if job.parameters_secured or job.progress.running_since is None:
             return
-        entries = core.slots.entries
+        entries = job.places.entries
         flat, failures = await self._reader.what_answers(
-            [entries[slot.index] for slot in core.slots if slot.has_parameters],
-            core.job.layout,
-            core.partition,
+            [entries[place.index] for place in job.places if place.has_parameters],
+            job.declared.layout,
+            job.partition,
         )
-        core.missing = [
-            missing_part(core.job.layout, slot, failures.get(slot.index))
-            for slot in core.slots
-            if slot.index in failures or not slot.has_parameters
+        job.missing = [
+            missing_part(job.declared.layout, place, failures.get(place.index))
+            for place in job.places
+            if place.index in failures or not place.has_parameters
         ]
-        if len(core.missing) == len(core.slots):
+        if len(job.missing) == len(job.places):
             return
-        core.notes["salvage"] = salvage_words(core.missing)
-        await self._recorder.write_parameters(flat, self._metadata(), whole=not core.missing)
+        job.notes["salvage"] = salvage_words(job.missing)
+        await self._recorder.write_parameters(flat, self._metadata(), whole=not job.missing)
 
     async def _read(self) -> Flat:
-        core = self.core
-        return await self._reader.parameters(core.slots.entries, core.job.layout, core.partition)
+        job = self.job
+        return await self._reader.parameters(job.places.entries, job.declared.layout, job.partition)
 
     async def _last_counts(self) -> None:
         """Ask each shard for its counts; its last heartbeat serves where it does not answer."""
-        slots = [slot for slot in self.core.slots if slot.has_parameters]
-        entries = self.core.slots.entries
+        places = [place for place in self.job.places if place.has_parameters]
+        entries = self.job.places.entries
         answers = await asyncio.gather(
-            *(self._reader.stats(entries[slot.index]) for slot in slots), return_exceptions=True
+            *(self._reader.stats(entries[place.index]) for place in places), return_exceptions=True
         )
-        for slot, answer in zip(slots, answers, strict=True):
+        for place, answer in zip(places, answers, strict=True):
             if isinstance(answer, messages.ShardStats):
-                slot.stats = answer
+                place.stats = answer
             elif not isinstance(answer, DownpourError):
                 raise answer
 
     def _build(self) -> dict[str, Any]:
         report = build_report(
-            self.core,
+            self.job,
             _now(),
             version=_core.__version__,
             rss_peak_bytes=process.rss_peak_bytes(),
@@ -563,9 +561,9 @@ class CoordinatorService:
         """Cancelled a second time: keep what is known, within the time that leaves."""
         if self.report is not None:
             return
-        self.core.fail("interrupted", _now())
+        self.job.fail("interrupted", _now())
         report = self._build()
-        self.core.conclude(_now())
+        self.job.conclude(_now())
         try:
             async with asyncio.timeout(limits.SHUTDOWN_S / 3):
                 await self._recorder.flush(sync=True)

@@ -52,7 +52,7 @@ class Lease:
     lease: int
     replica: int
     incarnation: int
-    number: int
+    pass_index: int
     unit: int
     attempt: int
     """1 for the first lending of the unit, +1 each time it was lent again."""
@@ -99,10 +99,10 @@ class Failed:
 class OpenPass:
     """One begun and unfinished pass: its cursor, bitmap, and what was returned."""
 
-    __slots__ = ("aside", "cursor", "done", "done_count", "failures", "number", "returned")
+    __slots__ = ("aside", "cursor", "done", "done_count", "failures", "pass_index", "returned")
 
-    def __init__(self, number: int, units: int) -> None:
-        self.number = number
+    def __init__(self, pass_index: int, units: int) -> None:
+        self.pass_index = pass_index
         self.cursor = 0
         self.done = bytearray(-(-units // 8))
         self.done_count = 0
@@ -163,7 +163,7 @@ def audit_pass(open_pass: OpenPass, leased: set[int], units: int) -> list[str]:
 
     Millions of units are looked at as one array; only those that are lent or returned are objects.
     """
-    where = f"pass {open_pass.number + 1}"
+    where = f"pass {open_pass.pass_index + 1}"
     wrong = []
     done = open_pass.all_done(units)
     returned = set(open_pass.returned)

@@ -1,4 +1,4 @@
-"""What ``GET /v1/status`` shows: the core's state as one message."""
+"""What ``GET /v1/status`` shows: the job's state as one message."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from pydownpour import limits
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member
-from pydownpour.coordinator.slots import Slot
+from pydownpour.coordinator.places import Place
 from pydownpour.coordinator.tally import finite
 from pydownpour.fields import clip
 from pydownpour.wire.messages import ReplicaStatus, ShardStatus, Status
@@ -24,33 +24,35 @@ WAITING_LEN_MAX: Final = 256
 """Characters of the words for whom a replica waits: a line of a display is no longer."""
 
 
-def status(core: Core, now: float, *, run_folder: str, report: dict[str, Any] | None) -> Status:
+def status(job: JobState, now: float, *, run_folder: str, report: dict[str, Any] | None) -> Status:
     """The job at this moment."""
-    ledger = core.ledger
-    members = core.members.foremost(limits.STATUS_ROWS_MAX, _worth)
+    ledger = job.ledger
+    members = job.members.foremost(limits.STATUS_ROWS_MAX, _worth)
     # A stable sort: those that are not ready come first, each kind by index.
-    slots = sorted(core.slots, key=lambda slot: slot.state == "ready")[: limits.STATUS_ROWS_MAX]
+    places = sorted(job.places, key=lambda place: place.state == "ready")[: limits.STATUS_ROWS_MAX]
     return Status(
-        job=core.job.name,
-        state=core.state,
-        reason=core.reason(now),
-        elapsed_s=round(now - core.started, 3),
+        job=job.declared.name,
+        state=job.state,
+        reason=job.reason(now),
+        elapsed_s=round(now - job.started, 3),
         passes=ledger.work.passes if ledger is not None else 0,
-        pass_number=ledger.pass_number if ledger is not None else 0,
+        pass_index=ledger.pass_index if ledger is not None else 0,
         units_done=ledger.units_done if ledger is not None else 0,
         units=ledger.units_total if ledger is not None else 0,
-        samples_done=core.samples_done,
+        samples_done=job.samples_done,
         samples=ledger.samples_total if ledger is not None else 0,
-        losses=core.progress.curve.points,
-        evaluations=list(core.progress.evaluations)[-limits.STATUS_EVALUATIONS_MAX :],
+        losses=job.progress.curve.points,
+        evaluations=list(job.progress.evaluations)[-limits.STATUS_EVALUATIONS_MAX :],
         replicas=[replica_status(member, ledger, now) for member in members],
-        replicas_live=sum(member.state == "live" for member in core.members),
-        replicas_count=len(core.members),
-        shards=[shard_status(slot, now) for slot in sorted(slots, key=lambda slot: slot.index)],
-        shards_ready=sum(slot.state == "ready" for slot in core.slots),
-        shards_count=len(core.slots),
-        bytes_to_shards=sum(slot.stats.bytes_received for slot in core.slots),
-        bytes_from_shards=sum(slot.stats.bytes_sent for slot in core.slots),
+        replicas_live=sum(member.state == "live" for member in job.members),
+        replicas_count=len(job.members),
+        shards=[
+            shard_status(place, now) for place in sorted(places, key=lambda place: place.index)
+        ],
+        shards_ready=sum(place.state == "ready" for place in job.places),
+        shards_count=len(job.places),
+        bytes_to_shards=sum(place.stats.bytes_received for place in job.places),
+        bytes_from_shards=sum(place.stats.bytes_sent for place in job.places),
         run_folder=run_folder,
         report={k: v for k, v in report.items() if k not in ROWS} if report is not None else None,
     )
@@ -86,13 +88,13 @@ def replica_status(member: Member, ledger: Ledger | None, now: float) -> Replica
     )
 
 
-def shard_status(slot: Slot, now: float) -> ShardStatus:
+def shard_status(place: Place, now: float) -> ShardStatus:
     """One shard, its counts as last heard."""
     return ShardStatus(
-        index=slot.index,
-        state=slot.state,
-        url=slot.url,
-        pid=slot.pid,
-        age_s=round(now - slot.seen_at, 3) if slot.url else 0.0,
-        stats=msgspec.structs.replace(slot.stats, staleness=slot.stats.staleness.outline()),
+        index=place.index,
+        state=place.state,
+        url=place.url,
+        pid=place.pid,
+        age_s=round(now - place.seen_at, 3) if place.url else 0.0,
+        stats=msgspec.structs.replace(place.stats, staleness=place.stats.staleness.outline()),
     )

@@ -71,8 +71,9 @@ def note_unit(error: BaseException, unit: Unit | None) -> None:
     """Let a user's exception say in its traceback at which unit it was raised."""
     if unit is not None and is_users(error) and not noted_unit(error):
         error.add_note(
-            f"{_NOTE}{unit.unit} of pass {unit.number + 1}: places {unit.start} to {unit.stop - 1} "
-            f"of the pass's order, job.data.indices({unit.number}, {unit.start}, {unit.stop})"
+            f"{_NOTE}{unit.unit} of pass {unit.pass_index + 1}: places {unit.start} to "
+            f"{unit.stop - 1} of the pass's order, "
+            f"job.data.indices({unit.pass_index}, {unit.start}, {unit.stop})"
         )
 
 
@@ -87,7 +88,7 @@ def unit_failure(error: BaseException, unit: Unit | None) -> UnitFailure | None:
     if unit is None or not is_users(error):
         return None
     return UnitFailure(
-        number=unit.number,
+        pass_index=unit.pass_index,
         unit=unit.unit,
         lease=unit.lease,
         words=clip(in_words(error)),

@@ -348,7 +348,7 @@ class Trainer:
             return None
         self.units += 1
         completion = Completion(
-            number=unit.number,
+            pass_index=unit.pass_index,
             unit=unit.unit,
             lease=unit.lease,
             samples=len(unit),

@@ -79,7 +79,7 @@ class Session:
         self.fetched = 0
         self.settled = 0
         self.failure: BaseException | None = None
-        self.job_state: messages.JobState = "running"
+        self.job_state: messages.JobStateName = "running"
         self.job_reason = ""
         self.progress: Callable[[], ReplicaStats] = ReplicaStats
         """The user side's counts, for heartbeats."""

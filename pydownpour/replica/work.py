@@ -34,18 +34,18 @@ class Unit:
     """One leased piece of a pass: the samples a replica works through next.
 
     Attributes:
-        number: The pass, from 0.
+        pass_index: The pass, from 0.
         unit: Its number within the pass.
         start, stop: Its places in the pass's order.
         indices: The samples, int64: a slice of the pass's order, shuffled or consecutive.
     """
 
     def __init__(self, entry: UnitEntry, work: WorkEntry) -> None:
-        self.number, self.unit = entry.number, entry.unit
+        self.pass_index, self.unit = entry.pass_index, entry.unit
         self.start, self.stop = entry.start, entry.stop
         self.lease = entry.lease
         self.indices: NDArray[np.int64] = samples_at(
-            work.len, work.shuffle, work.seed, entry.number, entry.start, entry.stop
+            work.len, work.shuffle, work.seed, entry.pass_index, entry.start, entry.stop
         )
         self.batch_len = len(self.indices)
         """Samples of the batch last given out."""
@@ -61,7 +61,7 @@ class Unit:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        return f"Unit(number={self.number}, unit={self.unit}, len={len(self)})"
+        return f"Unit(pass_index={self.pass_index}, unit={self.unit}, len={len(self)})"
 
     def batches(self, size: int) -> Iterator[NDArray[np.int64]]:
         """Index arrays of ``size`` samples, the last one shorter."""
@@ -183,7 +183,7 @@ class Leases:
                 if not counted:
                     log.info(
                         "unit %d of pass %d did not count: another had completed it",
-                        unit.unit, unit.number + 1,
+                        unit.unit, unit.pass_index + 1,
                     )  # fmt: skip
 
     def _settled(self) -> tuple[list[Completion], list[UnitFailure]]:
@@ -204,7 +204,10 @@ class Leases:
             if words := words or refused or "":
                 failures.append(
                     UnitFailure(
-                        number=unit.number, unit=unit.unit, lease=unit.lease, words=clip(words)
+                        pass_index=unit.pass_index,
+                        unit=unit.unit,
+                        lease=unit.lease,
+                        words=clip(words),
                     )
                 )
         return applied, failures

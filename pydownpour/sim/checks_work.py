@@ -12,7 +12,7 @@ from pydownpour.sim.oracle import Life
 from pydownpour.wire.messages import Complete, CompleteAnswer
 
 if TYPE_CHECKING:
-    from pydownpour.coordinator.core import Core
+    from pydownpour.coordinator.job_state import JobState
     from pydownpour.coordinator.service import CoordinatorService
     from pydownpour.replica.pushes import Push
 
@@ -60,29 +60,29 @@ class UnitsCountOnce(Check):
 
     def watch_coordinator(self, service: CoordinatorService) -> None:
         """Listen to every completion."""
-        core = service.core
-        complete = core.complete
+        job = service.job
+        complete = job.complete
 
         def watched(message: Complete, now: float) -> CompleteAnswer:
             answer = complete(message, now)
-            self._completed(core, message, answer)
+            self._completed(job, message, answer)
             return answer
 
-        core.complete = watched  # type: ignore[method-assign]
+        job.complete = watched  # type: ignore[method-assign]
 
-    def _completed(self, core: Core, message: Complete, answer: CompleteAnswer) -> None:
+    def _completed(self, job: JobState, message: Complete, answer: CompleteAnswer) -> None:
         who = f"replica {message.replica}.{message.incarnation}"
-        member = core.members.get(message.replica)
+        member = job.members.get(message.replica)
         newest = member.incarnation if member is not None else 0
         if message.incarnation != newest:
             self._wrong.append(f"{who} completed units, but incarnation {newest} lives")
         for unit, counted in zip(message.units, answer.counted, strict=True):
-            what = f"unit {unit.unit} of pass {unit.number + 1}"
-            first = self._counted.get((unit.number, unit.unit))
+            what = f"unit {unit.unit} of pass {unit.pass_index + 1}"
+            first = self._counted.get((unit.pass_index, unit.unit))
             if counted and first not in (None, unit.lease):
                 self._wrong.append(f"{what} was counted for leases {first} and {unit.lease}")
             if counted:
-                self._counted[unit.number, unit.unit] = unit.lease
+                self._counted[unit.pass_index, unit.unit] = unit.lease
             still_open = [p for p in self._pushes.pop(unit.lease, ()) if p.open_parts]
             if still_open:
                 self._wrong.append(
@@ -111,26 +111,26 @@ class LedgerBalances(Check):
 
     def __init__(self, checks: Any) -> None:
         super().__init__(checks)
-        self._core: Core | None = None
+        self._job: JobState | None = None
         self._done = (0, 0)
         self._members: dict[int, int] = {}
 
     def watch_coordinator(self, service: CoordinatorService) -> None:
-        """Its core is looked into."""
-        self._core = service.core
+        """Its job is looked into."""
+        self._job = service.job
 
     def look(self) -> Iterator[str]:
         """Audit."""
-        core = self._core
-        if core is None:
+        job = self._job
+        if job is None:
             return
-        if core.ledger is not None:
-            yield from core.ledger.audit()
-            done = (core.ledger.units_done, core.ledger.samples_done)
+        if job.ledger is not None:
+            yield from job.ledger.audit()
+            done = (job.ledger.units_done, job.ledger.samples_done)
             if done < self._done:
                 yield f"(units, samples) done: {done} after {self._done}"
             self._done = done
-        for member in core.members:
+        for member in job.members:
             if member.incarnation < self._members.get(member.id, 0):
                 yield f"replica {member.id} is incarnation {member.incarnation} again"
             self._members[member.id] = member.incarnation

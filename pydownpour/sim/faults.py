@@ -223,7 +223,7 @@ async def doom(storm: Storm, host: Host, seconds: float) -> None:
     coordinator waits for another for as long as its operator likes.
     """
     coordinator = storm.world.coordinator
-    if storm.world.faults or coordinator is None or coordinator.core.state == "waiting":
+    if storm.world.faults or coordinator is None or coordinator.job.state == "waiting":
         return
     storm.struck("doom", host)
     actor = storm.actor(host)

@@ -92,23 +92,23 @@ class SampleOracle:
         gradient[batch] = -1.0
         return {"counts": gradient}
 
-    def samples_of(self, number: int, unit: int) -> NDArray[np.int64]:
-        """The samples of a unit of pass ``number``."""
+    def samples_of(self, pass_index: int, unit: int) -> NDArray[np.int64]:
+        """The samples of a unit of pass ``pass_index``."""
         start = unit * self.work.unit
-        return self.work.indices(number, start, min(start + self.work.unit, self.work.len))
+        return self.work.indices(pass_index, start, min(start + self.work.unit, self.work.len))
 
     def leased(self, answer: LeaseAnswer) -> None:
         """The coordinator lent units; a lease that is offered again is still the same."""
         for entry in answer.units:
             if entry.lease not in self._leases:
                 self._leases.add(entry.lease)
-                self.lent[self.samples_of(entry.number, entry.unit)] += 1
+                self.lent[self.samples_of(entry.pass_index, entry.unit)] += 1
 
     def completed(self, message: Complete, answer: CompleteAnswer) -> None:
         """The coordinator answered a report; a repeated one was booked before."""
         for unit, counted in zip(message.units, answer.counted, strict=True):
             if counted and unit.lease in self._leases:
-                self.recorded[self.samples_of(unit.number, unit.unit)] += 1
+                self.recorded[self.samples_of(unit.pass_index, unit.unit)] += 1
                 self._leases.discard(unit.lease)
 
     def compare(self, values: NDArray[np.float32], start: int) -> Iterator[str]:
@@ -139,8 +139,8 @@ class SamplesCount(Check):
         oracle = self.world.samples
         if oracle is None:
             return
-        core = service.core
-        lease, complete = core.lease, core.complete
+        job = service.job
+        lease, complete = job.lease, job.complete
 
         def leased(message: LeaseRequest, now: float) -> LeaseAnswer:
             answer = lease(message, now)
@@ -152,8 +152,8 @@ class SamplesCount(Check):
             oracle.completed(message, answer)
             return answer
 
-        core.lease = leased  # type: ignore[method-assign]
-        core.complete = completed  # type: ignore[method-assign]
+        job.lease = leased  # type: ignore[method-assign]
+        job.complete = completed  # type: ignore[method-assign]
 
     def look(self) -> Iterator[str]:
         """Compare each shard with the books."""

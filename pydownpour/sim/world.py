@@ -282,7 +282,7 @@ class World:
     @property
     def _is_failing(self) -> bool:
         """The coordinator has told everybody that the job failed; it still makes its report."""
-        return self.coordinator is not None and self.coordinator.core.state == "failed"
+        return self.coordinator is not None and self.coordinator.job.state == "failed"
 
     def add_replica(self) -> str:
         """One more replica, on a host of its own. Returns its name."""
@@ -423,9 +423,9 @@ class World:
 
     def progress(self) -> tuple[object, ...]:
         """How far the job is: equal at two moments if nothing of it was done between them."""
-        core = self.coordinator.core if self.coordinator is not None else None
+        job = self.coordinator.job if self.coordinator is not None else None
         lsns = [s.shard.store.lsn for s in self.shard_services.values() if s.shard is not None]
-        return (core and core.state, core and core.samples_done, *lsns)
+        return (job and job.state, job and job.samples_done, *lsns)
 
     @property
     def coordinator_runs(self) -> bool:

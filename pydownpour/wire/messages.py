@@ -68,7 +68,7 @@ Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MA
 Missed: TypeAlias = Annotated[list[Word], Meta(max_length=limits.MISSED_TOLD_MAX)]
 Labels: TypeAlias = Annotated[list[Label], Meta(max_length=limits.SETTINGS_MAX)]
 
-JobState = Literal["waiting", "running", "evaluating", "done", "failed"]
+JobStateName = Literal["waiting", "running", "evaluating", "done", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,7 +280,7 @@ class KnownIds(Message, frozen=True, kw_only=True):
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """How the job stands. On done or failed the role ends; on fenced it must not push again."""
 
-    state: JobState
+    state: JobStateName
     reason: Words = ""
     fenced: bool = False
     missed: Missed = []
@@ -302,9 +302,9 @@ class LeaseRequest(Message, frozen=True, kw_only=True):
 
 
 class UnitEntry(Message, frozen=True, kw_only=True):
-    """One leased unit: elements [start, stop) of pass ``number``'s order."""
+    """One leased unit: elements [start, stop) of pass ``pass_index``'s order."""
 
-    number: Count
+    pass_index: Count
     """The pass, from 0."""
     unit: Count
     start: Count
@@ -326,7 +326,7 @@ class LeaseAnswer(Message, frozen=True, kw_only=True):
 class Completion(Message, frozen=True, kw_only=True):
     """One finished unit; recorded once, whoever else also computed it."""
 
-    number: Count
+    pass_index: Count
     unit: Count
     lease: Count
     samples: Count
@@ -337,7 +337,7 @@ class Completion(Message, frozen=True, kw_only=True):
 class UnitFailure(Message, frozen=True, kw_only=True):
     """A try at a unit failed: the user's code raised, or a gradient was not applied."""
 
-    number: Count
+    pass_index: Count
     unit: Count
     lease: Count
     words: Words
@@ -438,7 +438,7 @@ class ShardStatus(Message, frozen=True, kw_only=True):
 class EvaluationEntry(Message, frozen=True, kw_only=True):
     """One evaluation: after how much work, and what the job's function returned."""
 
-    number: Count
+    passes: Count
     """Passes finished."""
     at_s: Finite
     samples: Count
@@ -449,11 +449,11 @@ class Status(Message, frozen=True, kw_only=True):
     """Everything a progress display shows."""
 
     job: Label
-    state: JobState
+    state: JobStateName
     reason: Words
     elapsed_s: Finite
     passes: Count
-    pass_number: Count
+    pass_index: Count
     units_done: Count
     units: Count
     """Over all passes."""

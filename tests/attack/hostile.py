@@ -224,7 +224,11 @@ async def heavy_bodies(target: Target) -> None:
     ).encode()
     deep = b"[" * 1_000_000
     units = json.dumps(
-        {"replica": 1, "incarnation": 1, "units": [{"number": 0, "unit": 0, "lease": 1}] * 50_000}
+        {
+            "replica": 1,
+            "incarnation": 1,
+            "units": [{"pass_index": 0, "unit": 0, "lease": 1}] * 50_000,
+        }
     ).encode()
     held = json.dumps({"replica": 1, "incarnation": 1, "held": list(range(500_000))}).encode()
     for path, body in (

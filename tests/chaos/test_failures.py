@@ -64,7 +64,13 @@ def test_where_the_job_skips_it_the_unit_is_set_aside_and_the_rest_is_done(tmp_p
     report = report_of(tmp_path)
     assert (report["state"], report["units"], report["audit"]) == ("done", 5, [])
     (aside,) = report["units_aside"]
-    assert [aside[key] for key in ("number", "unit", "start", "stop", "times")] == [0, 3, 12, 16, 3]
+    assert [aside[key] for key in ("pass_index", "unit", "start", "stop", "times")] == [
+        0,
+        3,
+        12,
+        16,
+        3,
+    ]
     assert "ValueError: sample 13 is corrupt" in aside["error"]
     assert 'raise ValueError(f"sample {CORRUPT} is corrupt")' in aside["traceback"]
     assert len(events(tmp_path / "run", "unit failed")) == 3

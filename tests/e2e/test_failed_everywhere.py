@@ -28,7 +28,7 @@ class Failing:
         self.url = ""
 
     def fail(self) -> None:
-        self.service.core.fail(WHY, asyncio.get_running_loop().time())
+        self.service.job.fail(WHY, asyncio.get_running_loop().time())
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import trustme
 
 import pydownpour as dp
 from pydownpour import limits
+from pydownpour.coordinator.places import Places
 from pydownpour.coordinator.service import serve_coordinator
-from pydownpour.coordinator.slots import Slots
 from pydownpour.errors import ConfigError, DownpourError
 from pydownpour.layout import ShardEntry
 from pydownpour.net import process
@@ -242,14 +242,15 @@ async def test_a_replica_that_came_by_https_sends_no_token_to_a_plain_address(
     eavesdropper = await asyncio.start_server(listen, "127.0.0.1", 0)
     plain = f"http://127.0.0.1:{eavesdropper.sockets[0].getsockname()[1]}"
 
-    def rerouted(self: Slots) -> list[ShardEntry]:
+    def rerouted(self: Places) -> list[ShardEntry]:
         return [
-            ShardEntry(index=slot.index, url=plain, start=slot.start, len=slot.len) for slot in self
+            ShardEntry(index=place.index, url=plain, start=place.start, len=place.len)
+            for place in self
         ]
 
     async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
         with monkeypatch.context() as patch:
-            patch.setattr(Slots, "entries", property(rerouted))
+            patch.setattr(Places, "entries", property(rerouted))
             with pytest.raises(ConfigError, match="token would travel in the clear"):
                 async with dp.join(stage.url, token=TOKEN, ca=certificates.ca):
                     pass

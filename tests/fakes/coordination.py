@@ -1,10 +1,10 @@
-"""A coordinator's core and the messages roles send it, in as few words as tests need."""
+"""The state of a job and the messages roles send it, in as few words as tests need."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.histogram import Histogram, HistogramEntry
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
@@ -54,46 +54,48 @@ def histogram(*values: int) -> HistogramEntry:
 
 
 class Cast:
-    """A core and everybody who talks to it; ``now`` is what the tests say it is."""
+    """A job's state and everybody who talks to it; ``now`` is what the tests say it is."""
 
     def __init__(self, job: Job | None = None, *, shards: int = 2, expected: int = 0) -> None:
-        self.job = job if job is not None else make_job(work=Work(10, unit=4, passes=2))
+        self.declared = job if job is not None else make_job(work=Work(10, unit=4, passes=2))
         self.now = 100.0
-        self.core = Core(self.job, shards=shards, now=self.now, key=KEY, expected_replicas=expected)
+        self.job = JobState(
+            self.declared, shards=shards, now=self.now, key=KEY, expected_replicas=expected
+        )
 
     @property
     def state(self) -> str:
         """As text, so that a type checker does not think it stays what it was."""
-        return self.core.state
+        return self.job.state
 
     def hello(self, nonce: str, *, index: int | None = None) -> ShardAssigned:
-        return self.core.hello(
+        return self.job.hello(
             ShardHello(url=f"http://{nonce}", nonce=nonce, index=index, pid=1), self.now
         )
 
     def shard_beat(self, index: int, **counts: object) -> HeartbeatAnswer:
         stats = ShardStats(index=index, ready=True, **counts)  # type: ignore[arg-type]
-        life = self.core.slots.get(index).incarnation
-        secret = self.core.keeper.secret("shard", index, life)
+        life = self.job.places.get(index).incarnation
+        secret = self.job.keeper.secret("shard", index, life)
         beat = Heartbeat(
             role="shard", id=index, incarnation=life, secret=secret, epoch=1, shard=stats
         )
-        return self.core.heartbeat(beat, self.now)
+        return self.job.heartbeat(beat, self.now)
 
     def shards_ready(self) -> None:
-        for index in range(len(self.core.slots)):
+        for index in range(len(self.job.places)):
             self.hello(f"shard-{index}", index=index)
             self.shard_beat(index)
 
     def secret(self, replica: int, incarnation: int) -> str:
         """What the coordinator gave that life of that replica."""
-        return self.core.replica_keeper.secret("replica", replica, incarnation)
+        return self.job.replica_keeper.secret("replica", replica, incarnation)
 
     def join(self, name: str = "", *, nonce: str = "") -> Joined:
         """Who joins again under its name shows the same owner's key."""
-        return self.core.join(
+        return self.job.join(
             Join(
-                fingerprint=self.job.layout.fingerprint,
+                fingerprint=self.declared.layout.fingerprint,
                 name=name,
                 owner=name,
                 nonce=nonce,
@@ -103,7 +105,7 @@ class Cast:
 
     def beat(self, replica: int, incarnation: int = 1, **counts: object) -> HeartbeatAnswer:
         stats = ReplicaStats(**counts)  # type: ignore[arg-type]
-        return self.core.heartbeat(
+        return self.job.heartbeat(
             Heartbeat(
                 role="replica",
                 id=replica,
@@ -118,7 +120,7 @@ class Cast:
     def lease(
         self, replica: int, count: int = 1, *, incarnation: int = 1, held: list[int] | None = None
     ) -> LeaseAnswer:
-        return self.core.lease(
+        return self.job.lease(
             LeaseRequest(
                 replica=replica,
                 incarnation=incarnation,
@@ -132,14 +134,14 @@ class Cast:
     def complete(
         self, replica: int, *units: UnitEntry, incarnation: int = 1, loss: float | None = 1.0
     ) -> CompleteAnswer:
-        return self.core.complete(
+        return self.job.complete(
             Complete(
                 replica=replica,
                 incarnation=incarnation,
                 secret=self.secret(replica, incarnation),
                 units=[
                     Completion(
-                        number=unit.number,
+                        pass_index=unit.pass_index,
                         unit=unit.unit,
                         lease=unit.lease,
                         samples=unit.stop - unit.start,
@@ -153,7 +155,7 @@ class Cast:
 
     def leave(self, replica: int, incarnation: int = 1, **counts: object) -> HeartbeatAnswer:
         stats = ReplicaStats(**counts)  # type: ignore[arg-type]
-        return self.core.leave(
+        return self.job.leave(
             Leave(
                 replica=replica,
                 incarnation=incarnation,
@@ -168,11 +170,15 @@ class Cast:
         failure = None
         if unit is not None:
             failure = UnitFailure(
-                number=unit.number, unit=unit.unit, lease=unit.lease, words=reason, traceback="..."
+                pass_index=unit.pass_index,
+                unit=unit.unit,
+                lease=unit.lease,
+                words=reason,
+                traceback="...",
             )
-        member = self.core.members.get(replica)
+        member = self.job.members.get(replica)
         assert member is not None
-        self.core.leave(
+        self.job.leave(
             Leave(
                 replica=replica,
                 incarnation=member.incarnation,
@@ -189,14 +195,14 @@ class Cast:
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + 0.25, end)
-            for slot in self.core.slots:
-                if slot.state == "ready":
-                    self.shard_beat(slot.index)
+            for place in self.job.places:
+                if place.state == "ready":
+                    self.shard_beat(place.index)
             for replica in beating:
-                member = self.core.members.get(replica)
+                member = self.job.members.get(replica)
                 assert member is not None
                 self.beat(replica, member.incarnation)
-            self.core.tick(self.now)
+            self.job.tick(self.now)
 
     def finish_all(self, replica: int) -> None:
         """One replica does all the work there is."""
@@ -204,4 +210,4 @@ class Cast:
             self.complete(replica, *units)
 
     def events(self, *kinds: str) -> list[dict[str, object]]:
-        return [event for event in self.core.events if event["event"] in kinds]
+        return [event for event in self.job.events if event["event"] in kinds]

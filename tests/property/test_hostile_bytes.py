@@ -1,6 +1,6 @@
 """Whatever a peer sends: our errors and no others, no growth, and work that its bytes pay for.
 
-Messages go into a running job's core, frames into a shard and into a replica's link. Work is
+Messages go into a running job's state, frames into a shard and into a replica's link. Work is
 counted in calls of Python functions, never in seconds.
 """
 
@@ -138,14 +138,14 @@ def running() -> tuple[Cast, dict[type[Message], dict[str, Any]]]:
 
 def decide(cast: Cast, kind: type[Message], body: bytes) -> None:
     """What the coordinator does with a body."""
-    core = cast.core
+    job = cast.job
     deciders: dict[type[Message], Callable[[Any, float], object]] = {
-        Join: core.join,
-        ShardHello: core.hello,
-        Heartbeat: core.heartbeat,
-        LeaseRequest: core.lease,
-        Complete: core.complete,
-        Leave: core.leave,
+        Join: job.join,
+        ShardHello: job.hello,
+        Heartbeat: job.heartbeat,
+        LeaseRequest: job.lease,
+        Complete: job.complete,
+        Leave: job.leave,
     }
     try:
         answer = deciders[kind](messages.decode(kind, body), cast.now)
@@ -171,10 +171,10 @@ def test_a_coordinator_answers_anything_in_words_and_does_not_grow(data: st.Data
         calls = calls_of(functools.partial(decide, cast, kind, body))
         assert calls <= CALLS_MIN + CALLS_A_BYTE * len(body), (kind, body[:200])
         cast.now += 0.25
-        cast.core.tick(cast.now)
-    assert len(cast.core.members) <= 9
-    status = view.status(cast.core, cast.now, run_folder="", report=None)
-    assert messages.decode(messages.Status, messages.encode(status)).job == cast.job.name
+        cast.job.tick(cast.now)
+    assert len(cast.job.members) <= 9
+    status = view.status(cast.job, cast.now, run_folder="", report=None)
+    assert messages.decode(messages.Status, messages.encode(status)).job == cast.declared.name
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
@@ -205,8 +205,8 @@ def test_damaged_bodies_are_answered_in_words(seed: int) -> None:
         decide(cast, kind, mutated(json.dumps(known[kind]).encode(), rng))
         if number % 50 == 0:
             cast.now += 0.1
-            cast.core.tick(cast.now)
-    assert len(cast.core.members) < 100
+            cast.job.tick(cast.now)
+    assert len(cast.job.members) < 100
 
 
 # -- frames ----------------------------------------------------------------------------------------

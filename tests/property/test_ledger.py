@@ -104,17 +104,17 @@ class LedgerMachine(RuleBasedStateMachine):
         self.renewed(replica)
         again = {lease.lease for lease in self.ledger.open_leases}
         for unit in mine:
-            place = (unit.number, unit.unit)
+            place = (unit.pass_index, unit.unit)
             if place not in self.recorded and len(self.lent[place]) == 1:
                 assert unit.lease in again, "it came back before anybody else was lent its unit"
         self.check_copies(replica, live, lending.backups)
         for unit in lending.units:
-            self.lent.setdefault((unit.number, unit.unit), {})[unit.lease] = self.now
+            self.lent.setdefault((unit.pass_index, unit.unit), {})[unit.lease] = self.now
         assert lending.done == (self.ledger.complete and not lending.units)
         assert lending.units or lending.reason
         assert len(lending.units) <= min(count, self.leases_max)
         for unit in lending.units:
-            assert (unit.number, unit.unit) not in self.recorded, "lent again after it was done"
+            assert (unit.pass_index, unit.unit) not in self.recorded, "lent again after it was done"
             assert unit.stop - unit.start == min(self.work.unit, self.work.len - unit.start)
             self.held.append((replica, incarnation, unit))
 
@@ -127,31 +127,31 @@ class LedgerMachine(RuleBasedStateMachine):
         """Backup copies are of units that another replica alone has held for long."""
         holders: dict[tuple[int, int], list[int]] = {}
         for lease in self.ledger.open_leases:
-            holders.setdefault((lease.number, lease.unit), []).append(lease.replica)
+            holders.setdefault((lease.pass_index, lease.unit), []).append(lease.replica)
         assert all(len(set(them)) == len(them) <= 2 for them in holders.values())
         for backup in backups:
-            given = self.lent[backup.number, backup.unit]
+            given = self.lent[backup.pass_index, backup.unit]
             others = [lease for lease in given if lease in live]
             assert len(others) == 1
             assert self.work.backup
             assert self.now - given[others[0]] >= limits.BACKUP_MIN_S
-            assert holders[backup.number, backup.unit][-1] == replica
+            assert holders[backup.pass_index, backup.unit][-1] == replica
 
     def finish(self, index: int) -> None:
         replica, incarnation, unit = self.held.pop(index)
         if incarnation != self.incarnations[replica]:
             return  # the membership fences it before the ledger is asked
-        place = (unit.number, unit.unit)
-        outcome = self.ledger.record(replica, unit.number, unit.unit, unit.lease, self.now)
+        place = (unit.pass_index, unit.unit)
+        outcome = self.ledger.record(replica, unit.pass_index, unit.unit, unit.lease, self.now)
         if not outcome.repeated:  # a lease that was offered again is held twice
             assert outcome.counted == (place not in self.recorded)
             if outcome.counted:
                 self.recorded[place] = replica
-            whole = sum(number == unit.number for number, _ in self.recorded) == self.ledger.units
+            whole = sum(index == unit.pass_index for index, _ in self.recorded) == self.ledger.units
             assert (outcome.finished is not None) == (outcome.counted and whole)
             if outcome.finished is not None:
                 self.finished.append(outcome.finished)
-        again = self.ledger.record(replica, unit.number, unit.unit, unit.lease, self.now)
+        again = self.ledger.record(replica, unit.pass_index, unit.unit, unit.lease, self.now)
         assert (again.counted, again.repeated) == (outcome.counted, True)
         self.reported.append((replica, unit))
 
@@ -159,29 +159,29 @@ class LedgerMachine(RuleBasedStateMachine):
         """The user's code raises at a unit; it is told twice, and counts once."""
         replica, _, unit = self.held.pop(index)
         live = unit.lease in {lease.lease for lease in self.ledger.open_leases}
-        failed = self.ledger.fail(replica, unit.number, unit.unit, unit.lease)
-        assert self.ledger.fail(replica, unit.number, unit.unit, unit.lease) is None
+        failed = self.ledger.fail(replica, unit.pass_index, unit.unit, unit.lease)
+        assert self.ledger.fail(replica, unit.pass_index, unit.unit, unit.lease) is None
         assert (failed is not None) == live
         if failed is None:
             return
-        place = (unit.number, unit.unit)
+        place = (unit.pass_index, unit.unit)
         self.failures[place] += 1
         assert failed.times == self.failures[place]
         assert failed.aside == (failed.times == limits.UNIT_FAILURES_MAX)
         if failed.aside:
             self.aside.add(place)
             self.recorded[place] = NOBODY
-            whole = sum(number == unit.number for number, _ in self.recorded) == self.ledger.units
+            whole = sum(index == unit.pass_index for index, _ in self.recorded) == self.ledger.units
             assert (failed.finished is not None) == whole
             if whole:
-                self.finished.append(unit.number)
+                self.finished.append(unit.pass_index)
 
     @precondition(lambda self: self.reported)
     @rule(pick=Pick)
     def an_old_completion_is_repeated(self, pick: int) -> None:
         replica, unit = self.reported[pick % len(self.reported)]
         before = self.ledger.units_done
-        self.ledger.record(replica, unit.number, unit.unit, unit.lease, self.now)
+        self.ledger.record(replica, unit.pass_index, unit.unit, unit.lease, self.now)
         assert self.ledger.units_done == before
 
     @rule(replica=Replicas, count=st.integers(1, 4))
@@ -189,7 +189,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The units are lent, but their replica does not know: told so, it gets them again."""
         lost_units = self.ledger.lease(replica, self.incarnations[replica], count, self.now).units
         for unit in lost_units:
-            self.lent.setdefault((unit.number, unit.unit), {})[unit.lease] = self.now
+            self.lent.setdefault((unit.pass_index, unit.unit), {})[unit.lease] = self.now
         self.renewed(replica)
         mine = [lease for lease in self.ledger.open_leases if lease.replica == replica]
         known = {unit.lease for _, _, unit in self.held}
@@ -278,9 +278,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 break
             assert len(lending.units) == 1, lending.reason
             unit = lending.units[0]
-            assert self.ledger.record(9, unit.number, unit.unit, unit.lease, self.now).counted
-            assert (unit.number, unit.unit) not in self.recorded
-            self.recorded[unit.number, unit.unit] = 9
+            assert self.ledger.record(9, unit.pass_index, unit.unit, unit.lease, self.now).counted
+            assert (unit.pass_index, unit.unit) not in self.recorded
+            self.recorded[unit.pass_index, unit.unit] = 9
         assert self.ledger.complete
         assert len(self.recorded) == self.ledger.units_total
         samples = self.ledger.samples_done + self.ledger.samples_aside

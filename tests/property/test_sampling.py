@@ -18,8 +18,8 @@ from pydownpour.wire.messages import UnitEntry, WorkEntry
 SEEDS = st.integers(0, limits.COUNT_MAX)
 
 
-def order(length: int, *, seed: int = 0, number: int = 0) -> np.ndarray:
-    return samples_at(length, True, seed, number, 0, length)
+def order(length: int, *, seed: int = 0, pass_index: int = 0) -> np.ndarray:
+    return samples_at(length, True, seed, pass_index, 0, length)
 
 
 @pytest.mark.parametrize("seed", [0, 1, limits.COUNT_MAX])
@@ -28,9 +28,11 @@ def test_an_order_visits_every_sample_once_whatever_the_length(seed: int) -> Non
         assert np.array_equal(np.sort(order(length, seed=seed)), np.arange(length)), length
 
 
-@given(length=st.integers(1, 200_000), seed=SEEDS, number=st.integers(0, 1000))
-def test_longer_orders_do_so_too(length: int, seed: int, number: int) -> None:
-    assert np.array_equal(np.sort(order(length, seed=seed, number=number)), np.arange(length))
+@given(length=st.integers(1, 200_000), seed=SEEDS, pass_index=st.integers(0, 1000))
+def test_longer_orders_do_so_too(length: int, seed: int, pass_index: int) -> None:
+    assert np.array_equal(
+        np.sort(order(length, seed=seed, pass_index=pass_index)), np.arange(length)
+    )
 
 
 @given(
@@ -55,13 +57,13 @@ def test_a_slice_is_the_slice_of_the_whole(
 
 
 def test_orders_are_the_same_on_every_machine_and_in_every_version() -> None:
-    assert order(10, seed=7, number=1).tolist() == [9, 0, 8, 3, 2, 1, 4, 7, 5, 6]
+    assert order(10, seed=7, pass_index=1).tolist() == [9, 0, 8, 3, 2, 1, 4, 7, 5, 6]
     found = samples_at(2_000_000_000, True, 0, 4, 999_999_998, 1_000_000_002)
     assert found.tolist() == [1462554281, 1139729728, 1578770832, 1116702057]
 
 
 def test_passes_and_seeds_have_orders_of_their_own() -> None:
-    orders = [order(50, seed=s, number=n).tolist() for s in range(20) for n in range(20)]
+    orders = [order(50, seed=s, pass_index=n).tolist() for s in range(20) for n in range(20)]
     assert len({tuple(one) for one in orders}) == len(orders)
 
 
@@ -95,7 +97,7 @@ def test_work_of_any_size_starts_at_once_and_holds_nothing() -> None:
     work = Work(2_000_000_000, passes=3)
     entry = WorkEntry(len=work.len, unit=work.unit, passes=3, shuffle=True, seed=0)
     last = work.units - 1
-    unit = Unit(UnitEntry(number=2, unit=last, start=last * 256, stop=work.len, lease=1), entry)
+    unit = Unit(UnitEntry(pass_index=2, unit=last, start=last * 256, stop=work.len, lease=1), entry)
     assert len(unit) == work.len - last * 256
     assert unit.indices.nbytes == len(unit) * 8
     assert np.array_equal(unit.indices, work.indices(2, last * 256, work.len))

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from pydownpour import _core, limits
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.recorder import Recorder
@@ -212,7 +212,7 @@ def accrued_work_counts(patch: Patch) -> None:
 def books_stay_open(patch: Patch) -> None:
     """What is completed while the final parameters are read counts, too."""
     always = property(lambda self: False, lambda self, value: None)
-    patch.setattr(Core, "books_closed", always, raising=False)
+    patch.setattr(JobState, "books_closed", always, raising=False)
 
 
 def stopped(seed: int, plan: str) -> World:

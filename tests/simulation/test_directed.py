@@ -67,7 +67,7 @@ def run_alive(world: World) -> None:
     assert world.checks.violations == []
     assert world.report["state"] == "done"
     assert world.coordinator is not None
-    assert all(slot.state == "ready" for slot in world.coordinator.core.slots)
+    assert all(place.state == "ready" for place in world.coordinator.job.places)
     assert world.restarts == 0, "replicas wait as long as the coordinator does"
 
 
@@ -82,7 +82,7 @@ def test_a_shard_that_stands_still_wakes_and_the_run_goes_on(at: float, asleep_s
 
     def look() -> None:
         assert world.coordinator is not None
-        words.append(world.coordinator.core.reason(world.loop.time()))
+        words.append(world.coordinator.job.reason(world.loop.time()))
 
     def wake() -> None:
         world.processes.resume(world.processes.live["shard-0"])
@@ -128,7 +128,7 @@ def test_a_shard_that_answers_when_asked_is_waited_for_beyond_all_patience(
 
     def look() -> None:
         assert world.coordinator is not None
-        said.append(world.coordinator.core.reason(world.loop.time()))
+        said.append(world.coordinator.job.reason(world.loop.time()))
 
     monkeypatch.setattr(Client, "post", blocked)
     world.loop.at(15.0, look)

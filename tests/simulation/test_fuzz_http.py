@@ -226,8 +226,8 @@ class CoordinatorTarget:
 
     def kept(self) -> dict[str, int]:
         """A message that is well formed is a peer's, and a join adds a member; nothing else may."""
-        slots = [slot for slot in self.house.core.slots if slot.state != "ready"]
-        return {"shards lost": len(slots), "over": int(self.house.core.state != "running")}
+        places = [place for place in self.house.job.places if place.state != "ready"]
+        return {"shards lost": len(places), "over": int(self.house.job.state != "running")}
 
 
 class Watch:

@@ -50,7 +50,7 @@ def test_who_is_forgotten_early_is_fenced_and_nothing_of_it_counts_twice(plan: s
         violations = world.run().checks.violations
         assert violations == [], f"seed {seed}: {violations}"
         assert world.coordinator is not None
-        gone = world.coordinator.core.members.forgotten.replicas
+        gone = world.coordinator.job.members.forgotten.replicas
         forgotten += gone
         for service in world.shard_services.values():
             assert service.shard is not None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydownpour.coordinator.core import Core
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.policy import Downpour
 from pydownpour.sim.compute import ComputeModel
 from pydownpour.sim.oracle import read
@@ -194,7 +194,7 @@ def test_what_is_accrued_when_a_job_ends_is_pushed_before_the_goodbye() -> None:
     assert counts(world).sum() == 5 * world.report["replicas"][0]["steps"]
 
 
-def core_of(world: World) -> Core:
+def core_of(world: World) -> JobState:
     """The coordinator's."""
     assert world.coordinator is not None
-    return world.coordinator.core
+    return world.coordinator.job

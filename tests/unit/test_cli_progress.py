@@ -51,9 +51,9 @@ def make_status(elapsed_s: float, done: int, **fields: Any) -> Status:
     )
     given: dict[str, Any] = {
         "job": "digits", "state": "running", "reason": "", "elapsed_s": elapsed_s, "passes": 4,
-        "pass_number": 1, "units_done": done // 10, "units": 100, "samples_done": done,
+        "pass_index": 1, "units_done": done // 10, "units": 100, "samples_done": done,
         "samples": 1000, "losses": [(0.0, 0, 2.0), (elapsed_s, done, 0.5)],
-        "evaluations": [EvaluationEntry(number=1, at_s=1.0, samples=250,
+        "evaluations": [EvaluationEntry(passes=1, at_s=1.0, samples=250,
                                         metrics={"accuracy": 0.875})],
         "replicas": [make_replica(1, done // 2, waiting_for=WAITING)],
         "shards": [ShardStatus(index=0, state="ready", url="", pid=2, age_s=0.1, stats=shard)],
@@ -326,7 +326,7 @@ def test_one_name_is_one_row() -> None:
     assert "loss" not in dict(summary({**report, "loss": None})), "nor where ours is unknown"
     replicas = [make_replica(number, 10) for number in (1, 2)]
     replicas = [msgspec.structs.replace(replica, name="same") for replica in replicas]
-    evaluation = EvaluationEntry(number=1, at_s=1.0, samples=250, metrics={"loss": 0.25})
+    evaluation = EvaluationEntry(passes=1, at_s=1.0, samples=250, metrics={"loss": 0.25})
     view = Rates().view(make_status(2.0, 400, replicas=replicas, evaluations=[evaluation]))
     assert [line.name for line in view.replicas] == ["same (1)", "same (2)"]
     assert "loss 0.5  evaluated loss 0.25" in view.line()

@@ -26,7 +26,7 @@ def take(books: Ledger, replica: int, now: float = 0.0, count: int = 1) -> list[
 
 
 def record(books: Ledger, replica: int, unit: UnitEntry) -> bool:
-    return books.record(replica, unit.number, unit.unit, unit.lease, 0.0).counted
+    return books.record(replica, unit.pass_index, unit.unit, unit.lease, 0.0).counted
 
 
 def test_units_cover_the_pass_in_order_and_the_last_is_shorter() -> None:
@@ -42,7 +42,7 @@ def test_who_is_second_is_told_that_it_was_not_needed() -> None:
     (again,) = take(books, 2, 10.0)
     assert (again.unit, again.lease) == (0, 2)
     assert record(books, 2, again)
-    late = books.record(1, slow.number, slow.unit, slow.lease, 0.0)
+    late = books.record(1, slow.pass_index, slow.unit, slow.lease, 0.0)
     assert not late.counted
     assert "completed by another" in late.reason
     assert books.account(1).refused == 1
@@ -97,12 +97,12 @@ def test_the_next_pass_begins_while_stragglers_of_the_last_compute() -> None:
     books = ledger(8, 4, passes=2)
     (straggler,) = take(books, 1)
     others = take(books, 2, count=4)
-    assert [(u.number, u.unit) for u in others] == [(0, 1), (1, 0), (1, 1)]
+    assert [(u.pass_index, u.unit) for u in others] == [(0, 1), (1, 0), (1, 1)]
     for unit in others:
         record(books, 2, unit)
     assert books.passes_finished == 1
     assert not books.complete
-    assert books.pass_number == 0, "the oldest open pass is shown"
+    assert books.pass_index == 0, "the oldest open pass is shown"
     assert books.record(1, 0, straggler.unit, straggler.lease, 0.0).finished == 0
     assert books.complete
 
@@ -134,7 +134,7 @@ def test_a_pass_that_does_not_end_bounds_how_many_are_open() -> None:
     books = ledger(1, 1, passes=5, passes_open_max=2)
     take(books, 1)
     (second,) = take(books, 2)
-    assert second.number == 1
+    assert second.pass_index == 1
     assert "waiting for unit 0 of pass 1 at replica 1" in books.lease(3, 1, 1, 0.0).reason
 
 
@@ -157,14 +157,14 @@ def test_everything_done_is_said_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "unit", "lease"),
+    ("pass_index", "unit", "lease"),
     [(1, 0, 1), (-1, 0, 1), (0, 3, 1), (0, -1, 1), (0, 1, 1), (0, 2, 1), (0, 0, 9), (0, 0, 0)],
 )
-def test_what_was_never_lent_cannot_be_completed(number: int, unit: int, lease: int) -> None:
+def test_what_was_never_lent_cannot_be_completed(pass_index: int, unit: int, lease: int) -> None:
     books = ledger()
     take(books, 1)
     with pytest.raises(RemoteProtocolError, match="replica 1 completed unit"):
-        books.record(1, number, unit, lease, 0.0)
+        books.record(1, pass_index, unit, lease, 0.0)
     assert books.units_done == 0
 
 
@@ -198,12 +198,12 @@ def test_a_unit_that_failed_three_times_is_set_aside_and_its_pass_ends_without_i
     books = ledger(length=8, unit=4)
     for replica in (1, 2):
         (unit,) = take(books, replica)
-        failed = books.fail(replica, unit.number, unit.unit, unit.lease)
+        failed = books.fail(replica, unit.pass_index, unit.unit, unit.lease)
         assert failed is not None
         assert (unit.unit, failed.times, failed.aside) == (0, replica, False), "lent again first"
     first, second = take(books, 3, count=2)
     assert record(books, 3, second)
-    failed = books.fail(3, first.number, first.unit, first.lease)
+    failed = books.fail(3, first.pass_index, first.unit, first.lease)
     assert failed is not None
     assert (failed.times, failed.aside, failed.finished) == (3, True, 0)
     assert books.complete
@@ -215,24 +215,24 @@ def test_a_unit_that_failed_three_times_is_set_aside_and_its_pass_ends_without_i
 def test_a_failure_counts_only_for_the_lease_that_is_held() -> None:
     books = ledger()
     (unit,) = take(books, 1)
-    assert books.fail(2, unit.number, unit.unit, unit.lease) is None, "not its own"
-    assert books.fail(1, unit.number, unit.unit + 1, unit.lease) is None
+    assert books.fail(2, unit.pass_index, unit.unit, unit.lease) is None, "not its own"
+    assert books.fail(1, unit.pass_index, unit.unit + 1, unit.lease) is None
     assert books.fail(1, 2**40, 2**40, 2**40) is None
     assert record(books, 1, unit)
-    assert books.fail(1, unit.number, unit.unit, unit.lease) is None, "it was done before"
+    assert books.fail(1, unit.pass_index, unit.unit, unit.lease) is None, "it was done before"
 
 
 def test_a_completed_unit_forgets_its_failures() -> None:
     books = ledger(length=4, unit=4, passes=2)
     for replica in (1, 2):
         (unit,) = take(books, replica)
-        books.fail(replica, unit.number, unit.unit, unit.lease)
+        books.fail(replica, unit.pass_index, unit.unit, unit.lease)
     (unit,) = take(books, 3)
     assert record(books, 3, unit)
     (unit,) = take(books, 3)
-    failed = books.fail(3, unit.number, unit.unit, unit.lease)
+    failed = books.fail(3, unit.pass_index, unit.unit, unit.lease)
     assert failed is not None
-    assert (unit.number, failed.times) == (1, 1)
+    assert (unit.pass_index, failed.times) == (1, 1)
 
 
 def test_a_late_completion_of_a_unit_set_aside_is_told_so() -> None:
@@ -241,8 +241,8 @@ def test_a_late_completion_of_a_unit_set_aside_is_told_so() -> None:
     books.expire(10.0)
     for replica in (2, 3, 4):
         (unit,) = take(books, replica)
-        books.fail(replica, unit.number, unit.unit, unit.lease)
-    late = books.record(1, slow.number, slow.unit, slow.lease, 0.0)
+        books.fail(replica, unit.pass_index, unit.unit, unit.lease)
+    late = books.record(1, slow.pass_index, slow.unit, slow.lease, 0.0)
     assert not late.counted
     assert books.units_done == 0
 
@@ -365,8 +365,8 @@ def test_an_overdue_unit_goes_before_the_next_pass() -> None:
     for _ in range(3):
         (unit,) = take(books, 2)
         books.record(2, 0, unit.unit, unit.lease, 1.0)
-    assert take(books, 2, 5.0)[0].number == 1
+    assert take(books, 2, 5.0)[0].pass_index == 1
     for _ in range(3):
         take(books, 2, 5.0)
     (copy,) = take(books, 3, 50.0)
-    assert (copy.number, copy.unit) == (0, 0)
+    assert (copy.pass_index, copy.unit) == (0, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from pydownpour import limits
 from pydownpour.coordinator.membership import Membership
-from pydownpour.coordinator.slots import Slots
+from pydownpour.coordinator.places import Places
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded, NotReady, RemoteProtocolError
 from pydownpour.layout import partition
 from pydownpour.wire.messages import Join, ReplicaStats, ShardHello, ShardStats
@@ -137,8 +137,8 @@ def test_who_left_or_never_came_is_fenced_and_goodbye_may_be_repeated() -> None:
         members.leave(1, 2, None)
 
 
-def slots(count: int = 2) -> Slots:
-    return Slots(partition(1000, count))
+def new_places(count: int = 2) -> Places:
+    return Places(partition(1000, count))
 
 
 def hello(nonce: str, index: int | None = None) -> ShardHello:
@@ -146,7 +146,7 @@ def hello(nonce: str, index: int | None = None) -> ShardHello:
 
 
 def test_shards_get_free_places_or_the_wanted_one() -> None:
-    places = slots(3)
+    places = new_places(3)
     assert places.place(hello("b", 1), 0.0, running=False)[0].index == 1
     assert places.place(hello("a"), 0.0, running=False)[0].index == 0
     assert places.waiting_for() == "shard 2 to start and shards 0, 1 to load parameters"
@@ -155,7 +155,7 @@ def test_shards_get_free_places_or_the_wanted_one() -> None:
 
 
 def test_a_place_that_is_taken() -> None:
-    places = slots()
+    places = new_places()
     places.place(hello("a", 0), 0.0, running=False)
     with pytest.raises(NotReady, match=r"shard 0 .* has that place; it was last heard 1.5 s ago"):
         places.place(hello("x", 0), 1.5, running=False)
@@ -171,7 +171,7 @@ def test_a_place_that_is_taken() -> None:
 
 
 def test_ready_once_and_dead_for_good_only_when_it_may_hold_updates() -> None:
-    places = slots()
+    places = new_places()
     places.place(hello("a", 0), 0.0, running=False)
     assert places.heard(0, ShardStats(ready=False), 0.0)[1] is False
     assert places.heard(0, ShardStats(ready=True), 0.0)[1] is True
@@ -186,7 +186,7 @@ def test_ready_once_and_dead_for_good_only_when_it_may_hold_updates() -> None:
 
 
 def test_a_shard_that_never_loads_is_overdue() -> None:
-    places = slots()
+    places = new_places()
     places.place(hello("a", 0), 0.0, running=False)
     assert places.overdue(limits.JOIN_PATIENCE_S - 1) == []
     assert [s.index for s in places.overdue(limits.JOIN_PATIENCE_S)] == [0]

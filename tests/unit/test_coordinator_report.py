@@ -108,10 +108,10 @@ def finished() -> Cast:
 def test_the_reports_counts_agree() -> None:
     cast = finished()
     metrics = {"accuracy": 0.5, "loss": 2.0}
-    cast.core.progress.evaluations.append(
-        EvaluationEntry(number=2, at_s=4.0, samples=20, metrics=metrics)
+    cast.job.progress.evaluations.append(
+        EvaluationEntry(passes=2, at_s=4.0, samples=20, metrics=metrics)
     )
-    report = build_report(cast.core, cast.now, version="9", rss_peak_bytes=5, storage="ok")
+    report = build_report(cast.job, cast.now, version="9", rss_peak_bytes=5, storage="ok")
     assert report["state"] == "done"
     assert report["reason"] == "all 2 passes are complete"
     assert report["accuracy"] == 0.5
@@ -148,7 +148,7 @@ def test_what_shards_applied_was_sent_though_the_sender_died_before_it_told() ->
     cast.beat(1, pushes_sent=5, pushes_acked=4, steps=9, gradients_dropped=3, losses_not_finite=2)
     cast.shard_beat(0, pushes=8)
     cast.finish_all(1)
-    report = build_report(cast.core, cast.now, version="9", rss_peak_bytes=5, storage="ok")
+    report = build_report(cast.job, cast.now, version="9", rss_peak_bytes=5, storage="ok")
     assert (report["pushes"]["sent"], report["pushes"]["unheard"]) == (8, 3)
     assert audit_report({**report, "state": "done"}) == []
     assert report["losses_not_finite"] == 2
@@ -159,7 +159,7 @@ def test_what_shards_applied_was_sent_though_the_sender_died_before_it_told() ->
 
 
 def test_the_report_reads_the_same_from_a_file() -> None:
-    report = build_report(finished().core, 200.0, version="9", rss_peak_bytes=5, storage="off")
+    report = build_report(finished().job, 200.0, version="9", rss_peak_bytes=5, storage="off")
     text = msgspec.json.encode(report)
     again = json.loads(text)
     assert "accuracy" not in again
@@ -169,7 +169,7 @@ def test_the_report_reads_the_same_from_a_file() -> None:
 
 def test_a_failed_job_reports_that() -> None:
     cast = Cast()
-    cast.core.fail("shard 1 died", cast.now)
-    report = build_report(cast.core, cast.now, version="9", rss_peak_bytes=0, storage="off")
+    cast.job.fail("shard 1 died", cast.now)
+    report = build_report(cast.job, cast.now, version="9", rss_peak_bytes=0, storage="off")
     assert (report["state"], report["reason"], report["loss"]) == ("failed", "shard 1 died", None)
     assert report["pushes"]["applied"] == 0

@@ -17,9 +17,9 @@ import safetensors.numpy
 
 from pydownpour import limits
 from pydownpour.coordinator import view
-from pydownpour.coordinator.core import Core
 from pydownpour.coordinator.evaluation import metrics_of
 from pydownpour.coordinator.initial import InitialParameters
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.coordinator.shards import ShardReader
@@ -112,16 +112,16 @@ class House:
         shards: FakeShards | None = None,
         loaded: Callable[[], object] = lambda: None,
     ) -> None:
-        self.job = job if job is not None else make_job(work=Work(8, unit=4, passes=2))
+        self.declared = job if job is not None else make_job(work=Work(8, unit=4, passes=2))
         self.disk = disk if disk is not None else FakeDisk()
         self.shards = shards if shards is not None else FakeShards()
         now = asyncio.get_running_loop().time()
-        self.core = Core(self.job, shards=2, now=now, key=KEY)
+        self.job = JobState(self.declared, shards=2, now=now, key=KEY)
         self.service = CoordinatorService(
-            self.core,
-            initial=InitialParameters(self.job.layout, self.job.parameters),
+            self.job,
+            initial=InitialParameters(self.declared.layout, self.declared.parameters),
             reader=self.shards,
-            recorder=Recorder(self.core, RunFolder("run", files=self.disk)),
+            recorder=Recorder(self.job, RunFolder("run", files=self.disk)),
             random=random.Random(0),
             loaded=loaded,
         )
@@ -137,7 +137,7 @@ class House:
     @property
     def secret(self) -> str:
         """Of replica 1 in its first life."""
-        return self.core.replica_keeper.secret("replica", 1, 1)
+        return self.job.replica_keeper.secret("replica", 1, 1)
 
     async def post(self, path: str, message: Message) -> Any:
         return await self.ask("POST", path, messages.encode(message))
@@ -152,7 +152,7 @@ class House:
             body: FrameBody = await self.ask(
                 "GET", "/v1/initial", shard=str(index), secret=assigned.secret
             )
-            part = packed(self.job)[assigned.start : assigned.start + assigned.len]
+            part = packed(self.declared)[assigned.start : assigned.start + assigned.len]
             assert np.frombuffer(drained(body), "<f4").tolist() == part.tolist()
             await self.shard_beat(index)
         joined: Joined = await self.post("/v1/join", Join(name="r"))
@@ -160,7 +160,7 @@ class House:
 
     async def shard_beat(self, index: int) -> HeartbeatAnswer:
         stats = ShardStats(index=index, ready=True, lsn=5, pushes=3)
-        secret = self.core.keeper.secret("shard", index, 1)
+        secret = self.job.keeper.secret("shard", index, 1)
         beat = Heartbeat(role="shard", id=index, incarnation=1, secret=secret, epoch=1, shard=stats)
         answer: HeartbeatAnswer = await self.post("/v1/heartbeat", beat)
         return answer
@@ -173,13 +173,13 @@ class House:
                 return
             (unit,) = answer.units
             done = Completion(
-                number=unit.number, unit=unit.unit, lease=unit.lease, samples=4, loss=0.5
+                pass_index=unit.pass_index, unit=unit.unit, lease=unit.lease, samples=4, loss=0.5
             )
             complete = Complete(replica=1, incarnation=1, secret=self.secret, units=[done])
             await self.post("/v1/complete", complete)
 
     async def lease(self, replica: int = 1) -> LeaseAnswer:
-        secret = self.core.replica_keeper.secret("replica", replica, 1)
+        secret = self.job.replica_keeper.secret("replica", replica, 1)
         request = LeaseRequest(replica=replica, incarnation=1, secret=secret)
         answer: LeaseAnswer = await self.post("/v1/lease", request)
         return answer
@@ -233,16 +233,16 @@ async def test_a_whole_job_from_hello_to_report() -> None:
     house = House(job)
     await house.begin()
     await house.work(2)
-    await until(lambda: len(house.core.progress.evaluations) == 1)
+    await until(lambda: len(house.job.progress.evaluations) == 1)
     await house.work()
     assert (await house.lease()).done
     await house.leave()
     report = await house.beat_to_the_end()
 
     assert report["state"] == "done"
-    assert house.core.parameters_secured
+    assert house.job.parameters_secured
     assert report["accuracy"] == 0.25 * len(seen)
-    assert [e["number"] for e in report["evaluations"]] == [1, 2]
+    assert [e["passes"] for e in report["evaluations"]] == [1, 2]
     assert (report["samples"], report["units"], report["passes"]) == (16, 4, 2)
     assert report["pushes"]["sent"] == report["pushes"]["applied"] == 3
     assert [s["lsn"] for s in report["shards"]] == [12, 5], "asked last, or as last heard"
@@ -268,7 +268,7 @@ async def test_the_end_waits_for_goodbyes_so_that_counts_are_final() -> None:
     house = House()
     await house.begin()
     await house.work()
-    assert house.core.state == "evaluating"
+    assert house.job.state == "evaluating"
     for _ in range(20):
         await asyncio.sleep(0)
     assert house.shards.reads == 0, "replica 1 may still push what it has accrued"
@@ -310,7 +310,7 @@ async def test_a_slow_evaluation_skips_passes_but_never_the_last() -> None:
     await house.leave()
     gate.set()
     report = await house.beat_to_the_end()
-    assert [e["number"] for e in report["evaluations"]] == [1, 6]
+    assert [e["passes"] for e in report["evaluations"]] == [1, 6]
     assert report["accuracy"] == 0.5
     assert calls == [1.0, 2.0]
 
@@ -391,7 +391,7 @@ async def test_no_parameters_are_held_between_two_evaluations() -> None:
 
     house = House(job, shards=Once())
     await house.begin()
-    evaluations = house.core.progress.evaluations
+    evaluations = house.job.progress.evaluations
     await house.work(1)
     await until(lambda: len(evaluations) == 1)
     await house.work(1)
@@ -400,7 +400,7 @@ async def test_no_parameters_are_held_between_two_evaluations() -> None:
     await house.leave()
     report = await house.beat_to_the_end()
     assert report["state"] == "done"
-    assert [e["number"] for e in report["evaluations"]] == [1, 2, 3]
+    assert [e["passes"] for e in report["evaluations"]] == [1, 2, 3]
 
 
 async def test_the_final_parameters_wait_for_an_evaluation_that_still_looks_at_others() -> None:
@@ -424,7 +424,7 @@ async def test_the_final_parameters_wait_for_an_evaluation_that_still_looks_at_o
     assert house.shards.reads == 1
     gate.set()
     report = await house.beat_to_the_end()
-    assert [e["number"] for e in report["evaluations"]] == [1, 2]
+    assert [e["passes"] for e in report["evaluations"]] == [1, 2]
 
 
 @pytest.mark.parametrize("why", ["patience", "a stop"])
@@ -599,7 +599,7 @@ async def test_an_operator_who_gives_up_keeps_what_can_be_read(
     assert (partial in house.disk.files) == (lost == (1,))
     if lost == (1,):
         kept = safetensors.numpy.load(bytes(house.disk.files[partial]))
-        flat = np.concatenate([kept[spec.name].ravel() for spec in house.job.layout.arrays])
+        flat = np.concatenate([kept[spec.name].ravel() for spec in house.declared.layout.arrays])
         (part,) = report["parameters_missing"]
         assert np.isnan(flat[part["start"] : part["stop"]]).all()
         assert np.isfinite(flat[: part["start"]]).all()
@@ -664,7 +664,7 @@ async def test_interrupted_it_stops_in_order_and_tells_everybody(
     assert (report["state"], report["reason"]) == ("stopped", "stopped by SIGINT")
     assert report["units"] == 1
     assert "run/parameters.safetensors" in house.disk.files
-    assert house.core.everyone_knows()
+    assert house.job.everyone_knows()
 
 
 async def test_interrupted_twice_it_keeps_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -691,7 +691,7 @@ async def test_a_fault_of_our_own_ends_the_job_in_words(monkeypatch: pytest.Monk
     def broken(now: float) -> None:
         raise ValueError("boom")
 
-    monkeypatch.setattr(house.core, "tick", broken)
+    monkeypatch.setattr(house.job, "tick", broken)
     report = await house.service.run()
     assert report["state"] == "failed"
     assert report["reason"] == "internal error in sweep: ValueError('boom')"
@@ -726,10 +726,10 @@ async def test_initial_parameters_go_only_to_shards_that_said_hello() -> None:
     with pytest.raises(Fenced, match="has no place"):
         await house.ask("GET", "/v1/initial", shard="0")
     await house.begin()
-    secret = house.core.keeper.secret("shard", 0, 1)
+    secret = house.job.keeper.secret("shard", 0, 1)
     with pytest.raises(ConfigError, match="the job runs"):
         await house.ask("GET", "/v1/initial", shard="0", secret=secret)
-    for secret in ("", "0" * 64, house.secret, house.core.keeper.secret("shard", 1, 1)):
+    for secret in ("", "0" * 64, house.secret, house.job.keeper.secret("shard", 1, 1)):
         with pytest.raises(AuthError):
             await house.ask("GET", "/v1/initial", shard="0", secret=secret)
     assert house.running is not None
@@ -756,7 +756,7 @@ async def test_a_shard_that_cannot_be_read_where_it_says_is_refused_at_once_in_w
     house.shards.unreadable = error
     with pytest.raises(kind, match=f"must be able to read from a shard, .*http://0: {error}"):
         await house.post("/v1/shard", ShardHello(url="http://0", nonce="0"))
-    assert house.core.slots.get(0).state == "missing"
+    assert house.job.places.get(0).state == "missing"
     house.shards.unreadable = None
     assert (await house.post("/v1/shard", ShardHello(url="http://0", nonce="0"))).index == 0
 

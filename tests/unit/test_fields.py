@@ -158,7 +158,7 @@ MALFORMED: dict[str, tuple[type[Message], bytes]] = {
     "a thousand and more units": (
         Complete,
         b'{"replica":1,"incarnation":1,"units":['
-        + b",".join([b'{"number":0,"unit":0,"lease":1,"samples":1}'] * 1025)
+        + b",".join([b'{"pass_index":0,"unit":0,"lease":1,"samples":1}'] * 1025)
         + b"]}",
     ),
     "a memory account of 65 rows": (

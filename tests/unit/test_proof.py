@@ -63,7 +63,7 @@ VICTIM, HOSTILE = 1, 2
 
 def wrong_secrets(cast: Cast) -> list[str]:
     """What a peer of the job can show: nothing, its own, another life's, a shard's."""
-    keeper = cast.core.replica_keeper
+    keeper = cast.job.replica_keeper
     return [
         "",
         "0" * 64,
@@ -74,7 +74,7 @@ def wrong_secrets(cast: Cast) -> list[str]:
 
 
 SAID_FOR_ANOTHER: dict[str, Callable[[Cast, str], object]] = {
-    "a heartbeat": lambda cast, secret: cast.core.heartbeat(
+    "a heartbeat": lambda cast, secret: cast.job.heartbeat(
         Heartbeat(
             role="replica",
             id=VICTIM,
@@ -85,13 +85,13 @@ SAID_FOR_ANOTHER: dict[str, Callable[[Cast, str], object]] = {
         ),
         cast.now,
     ),
-    "a request for work": lambda cast, secret: cast.core.lease(
+    "a request for work": lambda cast, secret: cast.job.lease(
         LeaseRequest(replica=VICTIM, incarnation=1, secret=secret, count=4), cast.now
     ),
-    "a completion": lambda cast, secret: cast.core.complete(
+    "a completion": lambda cast, secret: cast.job.complete(
         Complete(replica=VICTIM, incarnation=1, secret=secret, units=[]), cast.now
     ),
-    "a goodbye": lambda cast, secret: cast.core.leave(
+    "a goodbye": lambda cast, secret: cast.job.leave(
         Leave(replica=VICTIM, incarnation=1, secret=secret, reason="gone"), cast.now
     ),
 }
@@ -100,24 +100,24 @@ SAID_FOR_ANOTHER: dict[str, Callable[[Cast, str], object]] = {
 @pytest.mark.parametrize("what", SAID_FOR_ANOTHER)
 def test_what_is_said_for_another_is_refused_and_changes_nothing(what: str) -> None:
     cast = running()
-    member = cast.core.members.get(VICTIM)
+    member = cast.job.members.get(VICTIM)
     assert member is not None
     cast.pass_time(1.0, beating=(HOSTILE,))
     before = (member.seen_at, member.state, member.stats, member.rss_peak_bytes)
-    events = len(cast.core.events)
+    events = len(cast.job.events)
     for secret in wrong_secrets(cast):
         with pytest.raises(AuthError, match="nobody speaks for another"):
             SAID_FOR_ANOTHER[what](cast, secret)
     assert (member.seen_at, member.state, member.stats, member.rss_peak_bytes) == before
-    assert len(cast.core.events) == events
+    assert len(cast.job.events) == events
 
 
 def test_a_shard_s_heartbeat_is_its_own() -> None:
     cast = running()
-    shards = [cast.core.slots.get(index) for index in range(2)]
+    shards = [cast.job.places.get(index) for index in range(2)]
     before = shards[0].stats
-    other = cast.core.keeper.secret("shard", 1, 1)
-    from_replicas_key = cast.core.replica_keeper.secret("shard", 0, 1)
+    other = cast.job.keeper.secret("shard", 1, 1)
+    from_replicas_key = cast.job.replica_keeper.secret("shard", 0, 1)
     for secret in ("", other, from_replicas_key, cast.secret(VICTIM, 1)):
         beat = Heartbeat(
             role="shard",
@@ -129,7 +129,7 @@ def test_a_shard_s_heartbeat_is_its_own() -> None:
         )
         for played in (beat, msgspec.structs.replace(beat, epoch=0)):
             with pytest.raises(AuthError):
-                cast.core.heartbeat(played, cast.now)
+                cast.job.heartbeat(played, cast.now)
     assert shards[0].stats is before
 
 
@@ -143,17 +143,17 @@ def test_a_shard_that_lost_its_place_is_fenced_though_its_secret_was_good() -> N
     assert first.secret != second.secret
     assert first.key == second.key
     beat = Heartbeat(role="shard", id=0, incarnation=1, secret=first.secret, epoch=1)
-    assert cast.core.heartbeat(beat, cast.now).fenced
+    assert cast.job.heartbeat(beat, cast.now).fenced
     with pytest.raises(AuthError):
-        cast.core.loading(0, first.secret, cast.now)
+        cast.job.loading(0, first.secret, cast.now)
 
 
 def test_coming_back_needs_the_owner_s_key() -> None:
     cast = running()
     for owner in ("", "guessed", "hostile"):
-        joined = cast.core.join(Join(name="victim", owner=owner), cast.now)
+        joined = cast.job.join(Join(name="victim", owner=owner), cast.now)
         assert joined.replica != VICTIM
-    victim = cast.core.members.get(VICTIM)
+    victim = cast.job.members.get(VICTIM)
     assert victim is not None
     assert victim.incarnation == 1
     again = cast.join("victim")
@@ -161,7 +161,7 @@ def test_coming_back_needs_the_owner_s_key() -> None:
     assert again.secret == cast.secret(VICTIM, 2)
     old = Leave(replica=VICTIM, incarnation=1, secret=cast.secret(VICTIM, 1))
     with pytest.raises(Fenced):
-        cast.core.leave(old, cast.now)
+        cast.job.leave(old, cast.now)
 
 
 def test_no_secret_stands_where_everybody_may_read() -> None:
@@ -169,12 +169,12 @@ def test_no_secret_stands_where_everybody_may_read() -> None:
     from pydownpour.coordinator.report import build_report
 
     cast = running()
-    cast.core.join(Join(owner="an owner's", nonce="a nonce"), cast.now)
-    status = messages.encode(view.status(cast.core, cast.now, run_folder="", report=None)).decode()
-    report = str(build_report(cast.core, cast.now, version="0", rss_peak_bytes=0, storage="off"))
-    secrets = [cast.core.keeper.text(), cast.core.replica_keeper.text(), cast.secret(VICTIM, 1)]
-    secrets += [cast.core.keeper.secret("shard", 0, 1), "an owner's", "a nonce"]
-    for text in (status, report, str(list(cast.core.events))):
+    cast.job.join(Join(owner="an owner's", nonce="a nonce"), cast.now)
+    status = messages.encode(view.status(cast.job, cast.now, run_folder="", report=None)).decode()
+    report = str(build_report(cast.job, cast.now, version="0", rss_peak_bytes=0, storage="off"))
+    secrets = [cast.job.keeper.text(), cast.job.replica_keeper.text(), cast.secret(VICTIM, 1)]
+    secrets += [cast.job.keeper.secret("shard", 0, 1), "an owner's", "a nonce"]
+    for text in (status, report, str(list(cast.job.events))):
         for secret in secrets:
             assert secret not in text
 
@@ -185,7 +185,7 @@ def test_a_hello_repeated_needs_the_nonce() -> None:
     assert cast.hello("a", index=0).secret == first.secret
     for nonce in ("", "b"):
         with pytest.raises(Exception, match="has that place"):
-            cast.core.hello(ShardHello(url="http://x", index=0, nonce=nonce), cast.now)
+            cast.job.hello(ShardHello(url="http://x", index=0, nonce=nonce), cast.now)
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,17 @@ def test_a_hello_repeated_needs_the_nonce() -> None:
 def test_a_shard_s_url_is_one_that_replicas_can_use(url: str) -> None:
     cast = Cast()
     with pytest.raises(ConfigError, match="must be http:// or https://"):
-        cast.core.hello(ShardHello(url=url), cast.now)
+        cast.job.hello(ShardHello(url=url), cast.now)
 
 
 def test_a_job_of_https_takes_no_plain_shard() -> None:
     cast = Cast()
-    cast.core.tls = True
+    cast.job.tls = True
     for url in ("http://10.0.0.5:7001", "http://localhost:1"):
         with pytest.raises(ConfigError, match="token would travel in the clear"):
-            cast.core.hello(ShardHello(url=url), cast.now)
-    assert cast.core.hello(ShardHello(url="https://a/shard-0"), cast.now).index == 0
+            cast.job.hello(ShardHello(url=url), cast.now)
+    assert cast.job.hello(ShardHello(url="https://a/shard-0"), cast.now).index == 0
     plain = Cast()
-    assert plain.core.hello(ShardHello(url="https://a/shard-0"), plain.now).index == 0, (
+    assert plain.job.hello(ShardHello(url="https://a/shard-0"), plain.now).index == 0, (
         "a coordinator behind a proxy does not know that it is reached by https"
     )

@@ -32,33 +32,33 @@ def crowd() -> Cast:
         data=Work(REPLICAS, unit=1), name="crowd",
     )  # fmt: skip
     cast = Cast(job, shards=SHARDS)
-    for slot in cast.core.slots:
-        slot.state, slot.url = "ready", f"https://shard-{slot.index}.example/{'p' * 200}"
-        slot.stats = ShardStats(index=slot.index, ready=True, bytes_received=7, staleness=FULL)
+    for place in cast.job.places:
+        place.state, place.url = "ready", f"https://shard-{place.index}.example/{'p' * 200}"
+        place.stats = ShardStats(index=place.index, ready=True, bytes_received=7, staleness=FULL)
     for number in range(REPLICAS):
         cast.join(f"replica-{number}")
-    members: list[Member] = list(cast.core.members)
+    members: list[Member] = list(cast.job.members)
     for member in members:
         member.host = CONTROL * limits.LABEL_LEN_MAX
         member.current = ReplicaStats(
             steps=1, staleness=FULL, waiting_for=CONTROL * limits.WORDS_LEN_MAX, loss=1e308
         )
-        cast.core.members.change(member, "left" if member.id % 2 else "dead")
+        cast.job.members.change(member, "left" if member.id % 2 else "dead")
     for member in members[-2:]:
-        cast.core.members.change(member, "live")
+        cast.job.members.change(member, "live")
     names = [f"{i:03}{'m' * (limits.LABEL_LEN_MAX - 3)}" for i in range(limits.METRICS_MAX)]
     for number in range(200):
         metrics = dict.fromkeys(names, -1.2345678901234567e-300)
-        cast.core.progress.evaluated(
-            EvaluationEntry(number=number, at_s=1.0, samples=1, metrics=metrics)
+        cast.job.progress.evaluated(
+            EvaluationEntry(passes=number, at_s=1.0, samples=1, metrics=metrics)
         )
-        cast.core.progress.evaluation_errors.append(CONTROL * 1024)
+        cast.job.progress.evaluation_errors.append(CONTROL * 1024)
     return cast
 
 
 def test_a_status_is_never_longer_than_a_body_may_be_and_counts_everybody(crowd: Cast) -> None:
-    report = build_report(crowd.core, crowd.now, version="1", rss_peak_bytes=1, storage="ok")
-    shown = view.status(crowd.core, crowd.now, run_folder="runs/x", report=report)
+    report = build_report(crowd.job, crowd.now, version="1", rss_peak_bytes=1, storage="ok")
+    shown = view.status(crowd.job, crowd.now, run_folder="runs/x", report=report)
     body = messages.encode(shown)
     assert len(body) < limits.JSON_SIZE_MAX
     again = messages.decode(Status, body)
@@ -72,11 +72,11 @@ def test_a_status_is_never_longer_than_a_body_may_be_and_counts_everybody(crowd:
 
 
 def test_a_report_is_never_longer_than_a_line_to_the_engine_and_adds_up(crowd: Cast) -> None:
-    core = crowd.core
-    assert core.ledger is not None
-    for member in core.members:
-        core.ledger.account(member.id).units += member.id % 3
-    report = build_report(core, crowd.now, version="1", rss_peak_bytes=1, storage="ok")
+    job = crowd.job
+    assert job.ledger is not None
+    for member in job.members:
+        job.ledger.account(member.id).units += member.id % 3
+    report = build_report(job, crowd.now, version="1", rss_peak_bytes=1, storage="ok")
     assert len(messages._encoder.encode(report)) < limits.CHANNEL_LINE_SIZE_MAX
     assert len(report["replicas"]) == limits.REPORT_ROWS_MAX
     more = report["replicas_more"]
@@ -89,10 +89,10 @@ def test_a_report_is_never_longer_than_a_line_to_the_engine_and_adds_up(crowd: C
 
 
 def test_shards_that_are_not_ready_are_shown_before_all_others(crowd: Cast) -> None:
-    late = crowd.core.slots.get(SHARDS - 1)
+    late = crowd.job.places.get(SHARDS - 1)
     late.state = "silent"
     try:
-        shown = view.status(crowd.core, crowd.now, run_folder="", report=None)
+        shown = view.status(crowd.job, crowd.now, run_folder="", report=None)
     finally:
         late.state = "ready"
     assert [shard.index for shard in shown.shards][-2:] == [limits.STATUS_ROWS_MAX - 2, SHARDS - 1]
@@ -104,7 +104,7 @@ def test_evaluations_are_kept_up_to_a_number_of_numbers() -> None:
 
     def evaluated(count: int) -> None:
         metrics = {str(i): 1.0 for i in range(count)}
-        progress.evaluated(EvaluationEntry(number=0, at_s=0.0, samples=0, metrics=metrics))
+        progress.evaluated(EvaluationEntry(passes=0, at_s=0.0, samples=0, metrics=metrics))
 
     for _ in range(2 * limits.EVALUATIONS_MAX):
         evaluated(1)

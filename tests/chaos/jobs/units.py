@@ -38,7 +38,7 @@ async def train(replica: dp.Replica) -> None:
     hold = os.environ.get("CHAOS_HOLD")
     gradient = {name: np.zeros_like(array) for name, array in replica.parameters.items()}
     async for unit in replica.work():
-        journal.note("unit", unit.number, unit.unit)
+        journal.note("unit", unit.pass_index, unit.unit)
         for _ in unit.batches(1):
             if hold and replica.steps == HOLD_STEP - 1:
                 journal.note("held")

@@ -46,21 +46,21 @@ def running(**options: object) -> Cast:
 
 def test_it_says_for_whom_it_waits_all_the_way() -> None:
     cast = Cast(expected=4)
-    assert cast.core.reason(cast.now) == "waiting for shards 0, 1 to start"
+    assert cast.job.reason(cast.now) == "waiting for shards 0, 1 to start"
     cast.hello("a")
-    assert "shard 1 to start and shard 0 to load" in cast.core.reason(cast.now)
+    assert "shard 1 to start and shard 0 to load" in cast.job.reason(cast.now)
     with pytest.raises(NotReady, match="the job waits for shard 1 to start and shard 0 to load"):
         cast.join()
     cast.shard_beat(0)
     cast.hello("b")
     cast.shard_beat(1)
-    assert cast.core.reason(cast.now) == "waiting for a replica to join (4 expected)"
+    assert cast.job.reason(cast.now) == "waiting for a replica to join (4 expected)"
     assert cast.state == "waiting"
     joined = cast.join("one")
     assert cast.state == "running"
-    assert cast.core.reason(cast.now) == ""
+    assert cast.job.reason(cast.now) == ""
     assert [e.url for e in joined.shards] == ["http://a", "http://b"]
-    assert sum(e.len for e in joined.shards) == cast.job.layout.len
+    assert sum(e.len for e in joined.shards) == cast.declared.layout.len
     assert joined.work == messages.WorkEntry(
         len=10, unit=4, passes=2, shuffle=True, seed=0, backup=limits.BACKUP_FACTOR
     )
@@ -69,7 +69,7 @@ def test_it_says_for_whom_it_waits_all_the_way() -> None:
 def test_a_hello_is_told_its_elements() -> None:
     cast = Cast()
     first, second = cast.hello("a"), cast.hello("b")
-    assert (first.start, first.len + second.len) == (0, cast.job.layout.len)
+    assert (first.start, first.len + second.len) == (0, cast.declared.layout.len)
     assert second.start == first.len
     assert first.optimizer == [("sgd", {"lr": 0.5})]
     assert cast.hello("a") == first, "a lost answer is given again"
@@ -81,22 +81,22 @@ def test_protocols_that_do_not_meet_name_both_ranges(low: int, high: int) -> Non
     cast.shards_ready()
     join = Join(protocol_min=low, protocol_max=high)
     with pytest.raises(ConfigError, match=f"replica speaks protocol {low} to {high}.*1 to 1"):
-        cast.core.join(join, cast.now)
+        cast.job.join(join, cast.now)
     with pytest.raises(ConfigError, match=f"shard speaks protocol {low} to {high}"):
-        cast.core.hello(ShardHello(url="", protocol_min=low, protocol_max=high), cast.now)
+        cast.job.hello(ShardHello(url="", protocol_min=low, protocol_max=high), cast.now)
 
 
 def test_other_parameters_are_refused_even_before_the_shards_are_there() -> None:
     cast = Cast()
     with pytest.raises(LayoutMismatch, match=r"replica 'r' has other parameters .* /v1/layout"):
-        cast.core.join(Join(fingerprint="x", name="r"), cast.now)
-    assert len(cast.core.members) == 0
+        cast.job.join(Join(fingerprint="x", name="r"), cast.now)
+    assert len(cast.job.members) == 0
 
 
 def test_a_replica_without_a_layout_of_its_own_takes_the_jobs() -> None:
     cast = running()
-    joined = cast.core.join(Join(), cast.now)
-    assert joined.fingerprint == cast.job.layout.fingerprint
+    joined = cast.job.join(Join(), cast.now)
+    assert joined.fingerprint == cast.declared.layout.fingerprint
 
 
 def test_a_dtype_the_replica_cannot_send() -> None:
@@ -104,7 +104,7 @@ def test_a_dtype_the_replica_cannot_send() -> None:
     cast.shards_ready()
     join = Join(wire_dtypes=["float16"])
     with pytest.raises(ConfigError, match="sends gradients as float32, the replica can send float"):
-        cast.core.join(join, cast.now)
+        cast.job.join(join, cast.now)
 
 
 def test_more_shards_than_stripes() -> None:
@@ -129,11 +129,11 @@ def test_work_goes_out_comes_back_and_ends_the_job() -> None:
     cast = running()
     cast.finish_all(1)
     assert cast.state == "evaluating"
-    assert cast.core.reason(cast.now) == "all 2 passes are complete"
+    assert cast.job.reason(cast.now) == "all 2 passes are complete"
     assert cast.lease(1).done
-    assert [e["number"] for e in cast.events("pass")] == [1, 2]
-    assert list(cast.core.passes_due) == [0, 1]
-    assert cast.core.samples_done == 20
+    assert [e["pass_index"] for e in cast.events("pass")] == [0, 1]
+    assert list(cast.job.passes_due) == [0, 1]
+    assert cast.job.samples_done == 20
 
 
 def test_a_warm_start_lets_one_replica_work_alone() -> None:
@@ -168,14 +168,14 @@ def test_a_repeated_completion_is_not_drawn_twice() -> None:
     (unit,) = cast.lease(1).units
     assert cast.complete(1, unit).counted == [True]
     assert cast.complete(1, unit).counted == [True]
-    assert len(cast.core.progress.curve.points) == 1
+    assert len(cast.job.progress.curve.points) == 1
 
 
 def test_losses_that_are_not_finite_are_not_drawn() -> None:
     cast = running()
     (unit,) = cast.lease(1).units
     cast.complete(1, unit, loss=math.nan)
-    assert cast.core.progress.curve.points == []
+    assert cast.job.progress.curve.points == []
 
 
 def test_a_job_without_work_says_so() -> None:
@@ -244,7 +244,7 @@ def test_a_goodbye_returns_units_at_once_and_fences() -> None:
     assert cast.beat(77).fenced
     cast.leave(1, steps=0)
     assert len(cast.events("leave")) == 1
-    assert cast.core.reason(cast.now) == (
+    assert cast.job.reason(cast.now) == (
         "no replica was heard for 0 s; 6 units are left; waiting for one to join"
     )
 
@@ -255,7 +255,7 @@ def test_a_lease_ends_by_itself_while_the_coordinator_doubts_deaths() -> None:
         cast.join()
     cast.lease(1)
     cast.pass_time(limits.LEASE_S - 1)
-    assert "fell silent at once" in cast.core.reason(cast.now)
+    assert "fell silent at once" in cast.job.reason(cast.now)
     assert len(cast.events("doubt")) == 1
     assert cast.events("dead") == []
     cast.pass_time(2.0)
@@ -265,9 +265,9 @@ def test_a_lease_ends_by_itself_while_the_coordinator_doubts_deaths() -> None:
 def test_its_own_stall_blames_nobody() -> None:
     cast = running()
     cast.lease(1)
-    cast.core.tick(cast.now)
+    cast.job.tick(cast.now)
     cast.now += 50
-    cast.core.tick(cast.now)
+    cast.job.tick(cast.now)
     assert cast.events("stall")[0]["seconds"] == 50
     assert cast.events("dead", "suspect", "lease expired", "failure") == []
     cast.pass_time(limits.DEAD_S + 0.5)
@@ -282,9 +282,9 @@ def one_shard_silent(cast: Cast, seconds: float, *, answering: tuple[int, ...] =
         beat = Heartbeat(
             role="replica", id=1, incarnation=1, secret=secret, answering=list(answering)
         )
-        cast.core.heartbeat(beat, cast.now)
+        cast.job.heartbeat(beat, cast.now)
         cast.shard_beat(0)
-        cast.core.tick(cast.now)
+        cast.job.tick(cast.now)
 
 
 def test_a_silent_shard_that_may_hold_updates_is_waited_for_and_that_is_said() -> None:
@@ -292,8 +292,8 @@ def test_a_silent_shard_that_may_hold_updates_is_waited_for_and_that_is_said() -
     assert cast.beat(1).missed == []
     one_shard_silent(cast, 30.0)
     assert cast.state == "running"
-    assert cast.core.slots.get(1).state == "silent"
-    reason = cast.core.reason(cast.now)
+    assert cast.job.places.get(1).state == "silent"
+    reason = cast.job.reason(cast.now)
     assert reason.startswith("shard 1 (pid 1, http://shard-1) is silent for 30 s")
     assert "is waited for, 270 s more" in reason
     assert cast.beat(1).missed == [1], "replicas are asked whether it answers them"
@@ -301,8 +301,8 @@ def test_a_silent_shard_that_may_hold_updates_is_waited_for_and_that_is_said() -
     with pytest.raises(ConfigError, match="nobody can take its place"):
         cast.hello("new", index=1)
     assert not cast.shard_beat(1).fenced
-    assert cast.core.slots.get(1).state == "ready"
-    assert cast.core.reason(cast.now) == ""
+    assert cast.job.places.get(1).state == "ready"
+    assert cast.job.reason(cast.now) == ""
     assert cast.beat(1).missed == []
     told = [(e["event"], e.get("shard")) for e in cast.events("silent", "alive", "dead")]
     assert told == [("silent", 1), ("alive", 1)]
@@ -314,7 +314,7 @@ def test_a_shard_without_any_sign_of_life_ends_a_running_job_in_words() -> None:
     assert cast.state == "running"
     one_shard_silent(cast, 2.0)
     assert cast.state == "failed"
-    reason = cast.core.reason(cast.now)
+    reason = cast.job.reason(cast.now)
     assert reason.startswith("shard 1 (pid 1, http://shard-1) died: no sign of life for 300.")
     assert "start the job anew" in reason
     with pytest.raises(JobFailed, match="shard 1"):
@@ -327,13 +327,13 @@ def test_a_shard_without_any_sign_of_life_ends_a_running_job_in_words() -> None:
 
 def test_shards_hear_of_a_failure_last_so_that_they_can_still_be_read() -> None:
     cast = running(shards=2)
-    cast.core.fail("shard 1 died", cast.now)
+    cast.job.fail("shard 1 died", cast.now)
     assert cast.beat(1).state == "failed"
     assert cast.shard_beat(0).state == "evaluating"
-    assert not cast.core.everyone_knows()
-    cast.core.conclude(cast.now)
+    assert not cast.job.everyone_knows()
+    cast.job.conclude(cast.now)
     assert (cast.shard_beat(0).state, cast.shard_beat(1).state) == ("failed", "failed")
-    assert cast.core.everyone_knows()
+    assert cast.job.everyone_knows()
 
 
 @pytest.mark.parametrize("who", ["replicas", "coordinator"])
@@ -342,11 +342,11 @@ def test_whatever_answers_elsewhere_is_alive(who: str) -> None:
     one_shard_silent(cast, limits.SHARD_PATIENCE_S - 2)
     if who == "replicas":
         one_shard_silent(cast, 1.0, answering=(1,))
-        assert "but replica 1 reaches it" in cast.core.reason(cast.now)
+        assert "but replica 1 reaches it" in cast.job.reason(cast.now)
     else:
-        cast.core.shard_answered(1, ShardStats(index=1, ready=True, lsn=7), cast.now)
-        assert "but it answers when asked" in cast.core.reason(cast.now)
-        assert cast.core.slots.get(1).stats.lsn == 7
+        cast.job.shard_answered(1, ShardStats(index=1, ready=True, lsn=7), cast.now)
+        assert "but it answers when asked" in cast.job.reason(cast.now)
+        assert cast.job.places.get(1).stats.lsn == 7
     one_shard_silent(cast, limits.SHARD_PATIENCE_S - 2)
     assert cast.state == "running"
     one_shard_silent(cast, 3.0)
@@ -364,40 +364,40 @@ def test_replicas_word_alone_does_not_keep_a_job_waiting_for_ever() -> None:
 def test_a_host_that_refuses_connections_tells_that_its_shard_is_gone() -> None:
     cast = running(shards=2)
     one_shard_silent(cast, 5.0)
-    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    cast.job.shard_did_not_answer(1, cast.now, refused=True)
     one_shard_silent(cast, limits.SHARD_REFUSED_S - 1)
-    cast.core.shard_did_not_answer(1, cast.now, refused=False)
+    cast.job.shard_did_not_answer(1, cast.now, refused=False)
     one_shard_silent(cast, 5.0)
     assert cast.state == "running", "a proxy had been restarting"
-    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    cast.job.shard_did_not_answer(1, cast.now, refused=True)
     one_shard_silent(cast, limits.SHARD_REFUSED_S, answering=(1,))
     assert cast.state == "failed", "nobody's word stands against that"
-    assert "its host has refused connections" in cast.core.reason(cast.now)
+    assert "its host has refused connections" in cast.job.reason(cast.now)
 
 
 def test_a_shard_whose_end_was_seen_is_dead_at_once() -> None:
     cast = running(shards=2)
     news = ShardEnded(index=1, pid=99, reason="was killed by SIGKILL")
-    assert not cast.core.shard_ended(news), "of another process"
-    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    assert not cast.job.shard_ended(news), "of another process"
+    cast.job.shard_did_not_answer(1, cast.now, refused=True)
     news = ShardEnded(index=1, pid=1, reason="was killed by SIGKILL")
-    assert cast.core.shard_ended(news)
-    cast.core.shard_answered(1, ShardStats(index=1, ready=True), cast.now)
-    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    assert cast.job.shard_ended(news)
+    cast.job.shard_answered(1, ShardStats(index=1, ready=True), cast.now)
+    cast.job.shard_did_not_answer(1, cast.now, refused=True)
     assert cast.state == "running", "the news was false, as it answered"
-    assert cast.core.shard_ended(news)
+    assert cast.job.shard_ended(news)
     assert cast.state == "running", "words are no proof"
-    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    cast.job.shard_did_not_answer(1, cast.now, refused=True)
     assert cast.state == "failed"
-    assert "shard 1 (pid 1, http://shard-1) died: was killed by SIGKILL" in cast.core.reason(0.0)
-    assert not cast.core.shard_ended(news)
+    assert "shard 1 (pid 1, http://shard-1) died: was killed by SIGKILL" in cast.job.reason(0.0)
+    assert not cast.job.shard_ended(news)
 
 
 def test_a_shard_whose_end_was_seen_before_the_job_ran_is_replaced_at_once() -> None:
     cast = Cast()
     cast.shards_ready()
-    assert cast.core.shard_ended(ShardEnded(index=1, pid=1, reason="was killed by SIGKILL"))
-    cast.core.shard_did_not_answer(1, cast.now, refused=True)
+    assert cast.job.shard_ended(ShardEnded(index=1, pid=1, reason="was killed by SIGKILL"))
+    cast.job.shard_did_not_answer(1, cast.now, refused=True)
     assert cast.state == "waiting"
     assert cast.hello("new", index=1).index == 1, "nobody had pushed to it"
 
@@ -408,9 +408,9 @@ def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
     for _ in range(16):
         cast.now += 0.25
         cast.shard_beat(0)
-        cast.core.tick(cast.now)
+        cast.job.tick(cast.now)
     assert cast.state == "waiting"
-    assert "shard 1 to start" in cast.core.reason(cast.now)
+    assert "shard 1 to start" in cast.job.reason(cast.now)
     assert cast.hello("new").index == 1
     cast.shard_beat(1)
     assert cast.join().shards[1].url == "http://new"
@@ -421,21 +421,21 @@ def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
     assigned = cast.hello("a")
     cast.pass_time(limits.JOIN_PATIENCE_S - 1)
     assert cast.events("dead") == []
-    cast.core.loading(0, assigned.secret, cast.now)
+    cast.job.loading(0, assigned.secret, cast.now)
     cast.pass_time(limits.JOIN_PATIENCE_S - 1)
     assert cast.events("dead") == []
     cast.pass_time(2)
     assert "did not load within" in str(cast.events("dead")[0]["reason"])
-    assert "shards 0, 1 to start" in cast.core.reason(cast.now)
+    assert "shards 0, 1 to start" in cast.job.reason(cast.now)
     with pytest.raises(Fenced, match="has no place"):
-        cast.core.loading(0, assigned.secret, cast.now)
+        cast.job.loading(0, assigned.secret, cast.now)
 
 
 def test_a_shard_of_another_epoch_is_fenced() -> None:
     cast = running()
-    secret = cast.core.keeper.secret("shard", 0, 1)
+    secret = cast.job.keeper.secret("shard", 0, 1)
     beat = Heartbeat(role="shard", id=0, incarnation=1, secret=secret, epoch=2)
-    answer = cast.core.heartbeat(beat, cast.now)
+    answer = cast.job.heartbeat(beat, cast.now)
     assert answer.fenced
 
 
@@ -454,17 +454,17 @@ def test_a_quiet_job_says_so_and_goes_on() -> None:
     cast = running(job=make_job(work=Work(4, unit=4)))
     cast.pass_time(limits.QUIET_S + 1)
     assert cast.state == "running"
-    assert "no replica was heard for 31 s; 1 units are left" in cast.core.reason(cast.now)
+    assert "no replica was heard for 31 s; 1 units are left" in cast.job.reason(cast.now)
     cast.join()
-    assert cast.core.reason(cast.now) == ""
+    assert cast.job.reason(cast.now) == ""
 
 
 def test_events_nobody_takes_away_are_only_counted() -> None:
     cast = running()
     for _ in range(limits.EVENTS_QUEUED_MAX + 5):
-        cast.core.note_event(cast.now, "x")
-    assert len(cast.core.events) == limits.EVENTS_QUEUED_MAX
-    assert cast.core.events_dropped > 0
+        cast.job.note_event(cast.now, "x")
+    assert len(cast.job.events) == limits.EVENTS_QUEUED_MAX
+    assert cast.job.events_dropped > 0
 
 
 # -- the end ------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ def test_without_work_the_job_ends_when_everybody_left() -> None:
     cast.leave(2)
     cast.pass_time(0.25)
     assert cast.state == "evaluating"
-    assert cast.core.reason(cast.now) == "every replica has left"
+    assert cast.job.reason(cast.now) == "every replica has left"
 
 
 def test_without_work_a_crashed_replica_has_time_to_come_back() -> None:
@@ -502,7 +502,7 @@ def test_without_work_a_replica_that_failed_has_time_to_come_back() -> None:
     cast.pass_time(1, beating=(1,))
     cast.leave(1, incarnation=2)
     cast.pass_time(0.25)
-    assert (cast.state, cast.core.outcome) == ("evaluating", "done")
+    assert (cast.state, cast.job.outcome) == ("evaluating", "done")
 
 
 def test_without_work_a_job_whose_replicas_all_failed_is_not_done() -> None:
@@ -511,9 +511,9 @@ def test_without_work_a_job_whose_replicas_all_failed_is_not_done() -> None:
     cast.fail(1, "ValueError: no data (job.py:3 in train)")
     cast.fail(2, "ValueError: nor here (job.py:3 in train)")
     cast.pass_time(limits.LEASE_S + 1)
-    assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
-    assert "every replica has failed, the last one, replica" in cast.core.reason(cast.now)
-    assert "(job.py:3 in train)" in cast.core.reason(cast.now)
+    assert (cast.state, cast.job.outcome) == ("evaluating", "failed")
+    assert "every replica has failed, the last one, replica" in cast.job.reason(cast.now)
+    assert "(job.py:3 in train)" in cast.job.reason(cast.now)
 
 
 def test_without_work_losses_come_from_heartbeats() -> None:
@@ -521,8 +521,8 @@ def test_without_work_losses_come_from_heartbeats() -> None:
     cast.beat(1, samples=10, loss=2.0)
     cast.beat(1, samples=10, loss=2.0)
     cast.beat(1, samples=30, loss=1.0)
-    assert [(s, loss) for _, s, loss in cast.core.progress.curve.points] == [(10, 2.0), (30, 1.0)]
-    assert cast.core.samples_done == 30
+    assert [(s, loss) for _, s, loss in cast.job.progress.curve.points] == [(10, 2.0), (30, 1.0)]
+    assert cast.job.samples_done == 30
 
 
 def test_after_the_end_nobody_is_let_in_and_everybody_is_told() -> None:
@@ -531,23 +531,23 @@ def test_after_the_end_nobody_is_let_in_and_everybody_is_told() -> None:
     with pytest.raises(ClosedError, match="job sample is over: all 2 passes are complete"):
         cast.join()
     assert cast.beat(1).state == "evaluating"
-    cast.core.conclude(cast.now)
-    assert not cast.core.everyone_knows()
+    cast.job.conclude(cast.now)
+    assert not cast.job.everyone_knows()
     assert cast.beat(1).state == "done"
     cast.shard_beat(0)
-    assert not cast.core.everyone_knows()
+    assert not cast.job.everyone_knows()
     cast.shard_beat(1)
-    assert cast.core.everyone_knows()
+    assert cast.job.everyone_knows()
 
 
 def test_a_stop_keeps_its_reason_and_a_second_end_changes_nothing() -> None:
     cast = running()
-    cast.core.finish("stopped: lunch", cast.now)
-    cast.core.finish("other", cast.now)
-    assert cast.core.reason(cast.now) == "stopped: lunch"
+    cast.job.finish("stopped: lunch", cast.now)
+    cast.job.finish("other", cast.now)
+    assert cast.job.reason(cast.now) == "stopped: lunch"
     assert cast.lease(1).done
-    cast.core.conclude(cast.now)
-    cast.core.fail("too late", cast.now)
+    cast.job.conclude(cast.now)
+    cast.job.fail("too late", cast.now)
     assert cast.state == "done"
 
 
@@ -556,11 +556,11 @@ def test_a_shard_may_die_once_its_parameters_are_read(secured: bool) -> None:
     cast = running()
     cast.finish_all(1)
     cast.leave(1)
-    cast.core.parameters_secured = secured
+    cast.job.parameters_secured = secured
     for _ in range(int(limits.SHARD_PATIENCE_S / 0.25) + 16):
         cast.now += 0.25
         cast.shard_beat(0)
-        cast.core.tick(cast.now)
+        cast.job.tick(cast.now)
     assert cast.state == ("evaluating" if secured else "failed")
 
 
@@ -570,10 +570,10 @@ def test_the_status_survives_the_wire_whatever_was_reported() -> None:
     cast.complete(1, unit, loss=math.inf)
     cast.beat(1, loss=math.nan, steps=3)
     cast.now += 1
-    shown = view.status(cast.core, cast.now, run_folder="runs/x", report=None)
+    shown = view.status(cast.job, cast.now, run_folder="runs/x", report=None)
     assert messages.decode(Status, messages.encode(shown)) == shown
     assert (shown.units_done, shown.units, shown.samples_done, shown.samples) == (1, 6, 4, 20)
-    assert (shown.passes, shown.pass_number) == (2, 0)
+    assert (shown.passes, shown.pass_index) == (2, 0)
     (replica,) = shown.replicas
     assert (replica.state, replica.units, replica.samples, replica.age_s) == ("live", 1, 4, 1.0)
     assert (replica.stats.steps, replica.stats.loss) == (3, None)
@@ -586,7 +586,7 @@ def test_a_lease_s_answer_tells_a_failed_job_from_one_that_is_done() -> None:
     over = cast.lease(1)
     assert (over.done, over.failed) == (True, False)
     cast = running()
-    cast.core.fail("shard 1 died", cast.now)
+    cast.job.fail("shard 1 died", cast.now)
     over = cast.lease(1)
     assert (over.done, over.failed, over.reason) == (True, True, "shard 1 died")
     assert cast.leave(1).state == "failed"
@@ -605,11 +605,11 @@ def failing(on_error: str, units: int = 8) -> Cast:
 def fail_units(cast: Cast, count: int) -> None:
     """The user's code raises at the next unit, so many times in all."""
     for _ in range(count):
-        member = cast.core.members.get(1)
+        member = cast.job.members.get(1)
         assert member is not None
         (unit,) = cast.lease(1, incarnation=member.incarnation).units
         cast.fail(1, "ValueError: corrupt (job.py:3 in train)", unit=unit)
-        if not cast.core.is_over:
+        if not cast.job.is_over:
             cast.join("one")
 
 
@@ -618,12 +618,12 @@ def test_a_unit_that_failed_three_times_ends_the_job_in_order() -> None:
     fail_units(cast, limits.UNIT_FAILURES_MAX - 1)
     assert cast.state == "running"
     fail_units(cast, 1)
-    assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
-    reason = cast.core.reason(cast.now)
+    assert (cast.state, cast.job.outcome) == ("evaluating", "failed")
+    reason = cast.job.reason(cast.now)
     assert "unit 0 of pass 1 (places 0 to 3 of the pass's order) failed 3 times" in reason
     assert "ValueError: corrupt (job.py:3 in train)" in reason
     assert 'on_error="skip"' in reason
-    cast.core.conclude(cast.now)
+    cast.job.conclude(cast.now)
     assert cast.state == "failed"
 
 
@@ -631,14 +631,14 @@ def test_where_the_job_skips_them_the_unit_is_set_aside_and_said() -> None:
     cast = failing("skip")
     fail_units(cast, limits.UNIT_FAILURES_MAX)
     assert cast.state == "running"
-    assert "1 unit set aside" in cast.core.reason(cast.now)
-    member = cast.core.members.get(1)
+    assert "1 unit set aside" in cast.job.reason(cast.now)
+    member = cast.job.members.get(1)
     assert member is not None
     while units := cast.lease(1, 4, incarnation=member.incarnation).units:
         cast.complete(1, *units, incarnation=member.incarnation)
-    assert (cast.state, cast.core.outcome) == ("evaluating", "done")
-    assert "all 1 passes are complete but for 1 unit set aside" in cast.core.reason(cast.now)
-    assert len(cast.core.units_aside) == 1
+    assert (cast.state, cast.job.outcome) == ("evaluating", "done")
+    assert "all 1 passes are complete but for 1 unit set aside" in cast.job.reason(cast.now)
+    assert len(cast.job.units_aside) == 1
 
 
 def test_units_set_aside_in_a_row_mean_that_the_code_is_broken() -> None:
@@ -646,8 +646,8 @@ def test_units_set_aside_in_a_row_mean_that_the_code_is_broken() -> None:
     fail_units(cast, limits.UNIT_FAILURES_MAX * limits.UNITS_ASIDE_IN_A_ROW_MAX - 1)
     assert cast.state == "running"
     fail_units(cast, 1)
-    assert (cast.state, cast.core.outcome) == ("evaluating", "failed")
-    assert "UNITS_ASIDE_IN_A_ROW_MAX" in cast.core.reason(cast.now)
+    assert (cast.state, cast.job.outcome) == ("evaluating", "failed")
+    assert "UNITS_ASIDE_IN_A_ROW_MAX" in cast.job.reason(cast.now)
 
 
 def test_shards_are_told_once_of_those_who_are_forgotten_and_the_report_still_adds_up(
@@ -663,17 +663,17 @@ def test_shards_are_told_once_of_those_who_are_forgotten_and_the_report_still_ad
         cast.leave(replica, samples=1, pushes_acked=2)
     cast.join()
     cast.pass_time(limits.REPLICA_GONE_S + 1, beating=(5,))
-    assert [member.id for member in cast.core.members] == [4, 5]
+    assert [member.id for member in cast.job.members] == [4, 5]
     assert len(cast.events("forgotten")) == 3
     told = cast.shard_beat(0).ids
     assert told is not None
     assert (told.version, told.next, told.ranges) == (3, 6, [(4, 6)])
-    life = cast.core.keeper.secret("shard", 0, 1)
+    life = cast.job.keeper.secret("shard", 0, 1)
     knows = Heartbeat(role="shard", id=0, incarnation=1, secret=life, epoch=1, ids_version=3)
-    assert cast.core.heartbeat(knows, cast.now).ids is None
+    assert cast.job.heartbeat(knows, cast.now).ids is None
     assert cast.beat(2).fenced
     cast.finish_all(5)
-    report = build_report(cast.core, cast.now, version="0", rss_peak_bytes=0, storage="off")
+    report = build_report(cast.job, cast.now, version="0", rss_peak_bytes=0, storage="off")
     assert report["replicas_more"] == {"count": 3, "units": 3, "samples": 3, "steps": 0}
     assert report["pushes"]["acked"] == 8
     assert sum(row["units"] for row in report["replicas"]) == 9
@@ -688,9 +688,9 @@ def test_lies_that_fit_alone_do_not_add_up_to_a_status_nobody_can_read() -> None
         cast.beat(1, life, samples=limits.COUNT_MAX, wait_s=limits.SECONDS_MAX, loss=1e308)
     cast.join("other")
     cast.beat(2, 1, samples=limits.COUNT_MAX, loss=1e308)
-    body = messages.encode(view.status(cast.core, cast.now, run_folder="", report=None))
+    body = messages.encode(view.status(cast.job, cast.now, run_folder="", report=None))
     status = messages.decode(Status, body)
     assert status.samples_done == limits.COUNT_MAX
     assert status.replicas[0].stats.samples == limits.COUNT_MAX
-    report = build_report(cast.core, cast.now, version="0", rss_peak_bytes=0, storage="off")
+    report = build_report(cast.job, cast.now, version="0", rss_peak_bytes=0, storage="off")
     assert msgspec.json.decode(msgspec.json.encode(report))["samples"] == limits.COUNT_MAX

@@ -1,6 +1,6 @@
-"""The shard map: which process owns which elements, and whether it is there.
+"""The places of a job's shards: which process owns which elements, and whether it is there.
 
-States of a slot::
+States of a place::
 
     missing --hello--> loading --heartbeat, ready--> ready <--not heard, job runs--> silent
        ^                  |                            |                               |
@@ -30,7 +30,7 @@ NO_STATS: Final = ShardStats()
 
 @final
 @dataclasses.dataclass(slots=True)
-class Slot:
+class Place:
     """One place in the shard map."""
 
     index: int
@@ -67,62 +67,62 @@ class Slot:
 
 
 @final
-class Slots:
+class Places:
     """The places of a job's shards, by index."""
 
     def __init__(self, partition: Partition) -> None:
-        self._slots = [
-            Slot(index, start, length)
+        self._places = [
+            Place(index, start, length)
             for index, (start, length) in enumerate(
                 zip(partition.starts, partition.lens, strict=True)
             )
         ]
-        self._silent: dict[int, Slot] = {}
+        self._silent: dict[int, Place] = {}
 
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._slots)
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._places)
 
-    def find(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Slot, bool]:
-        """The slot that a shard which offers itself would get, and whether it has it already.
+    def find(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Place, bool]:
+        """The place that a shard which offers itself would get, and whether it has it already.
 
         Raises:
             ConfigError: an index outside the job, or all places are taken for good.
             NotReady: the job does not run yet, so the wanted place becomes free if its shard turns
                 out to be dead.
         """
-        for slot in self._slots:
-            is_there = slot.state == "loading" or slot.has_parameters
-            if hello.nonce and slot.nonce == hello.nonce and is_there:
-                return slot, True
-        if hello.index is not None and not 0 <= hello.index < len(self._slots):
+        for place in self._places:
+            is_there = place.state == "loading" or place.has_parameters
+            if hello.nonce and place.nonce == hello.nonce and is_there:
+                return place, True
+        if hello.index is not None and not 0 <= hello.index < len(self._places):
             raise ConfigError(
-                f"shard index {hello.index} is outside this job of {len(self._slots)} shards "
-                f"(0 to {len(self._slots) - 1})"
+                f"shard index {hello.index} is outside this job of {len(self._places)} shards "
+                f"(0 to {len(self._places) - 1})"
             )
-        wanted = self._slots if hello.index is None else [self._slots[hello.index]]
-        free = next((slot for slot in wanted if slot.state == "missing"), None)
+        wanted = self._places if hello.index is None else [self._places[hello.index]]
+        free = next((place for place in wanted if place.state == "missing"), None)
         if free is None:
             self._refuse(wanted, now, running=running)
         assert free is not None
         return free, False
 
-    def place(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Slot, bool]:
-        """Give a shard that offers itself its slot; returns and raises as :meth:`find`."""
-        slot, repeated = self.find(hello, now, running=running)
-        slot.seen_at = now
+    def place(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Place, bool]:
+        """Give a shard that offers itself its place; returns and raises as :meth:`find`."""
+        place, repeated = self.find(hello, now, running=running)
+        place.seen_at = now
         if not repeated:
-            slot.state = "loading"
-            slot.incarnation += 1
-            slot.url, slot.host, slot.pid = hello.url, hello.host, hello.pid
-            slot.nonce, slot.version, slot.ended = hello.nonce, hello.version, ""
-            slot.stats = ShardStats(index=slot.index)
-        return slot, repeated
+            place.state = "loading"
+            place.incarnation += 1
+            place.url, place.host, place.pid = hello.url, hello.host, hello.pid
+            place.nonce, place.version, place.ended = hello.nonce, hello.version, ""
+            place.stats = ShardStats(index=place.index)
+        return place, repeated
 
-    def _refuse(self, wanted: list[Slot], now: float, *, running: bool) -> None:
-        quiet = min(wanted, key=lambda slot: slot.seen_at)
+    def _refuse(self, wanted: list[Place], now: float, *, running: bool) -> None:
+        quiet = min(wanted, key=lambda place: place.seen_at)
         taken = (
             f"{quiet.describe()} has that place"
             if len(wanted) == 1
@@ -141,84 +141,87 @@ class Slots:
             )
         raise ConfigError(f"{taken}; start its coordinator with more shards")
 
-    def heard(self, index: int, stats: ShardStats | None, now: float) -> tuple[Slot, bool]:
-        """A heartbeat. Returns the slot and whether the shard has just become ready.
+    def heard(self, index: int, stats: ShardStats | None, now: float) -> tuple[Place, bool]:
+        """A heartbeat. Returns the place and whether the shard has just become ready.
 
         Raises:
             RemoteProtocolError: no such index.
             Fenced: the place is no longer its own.
         """
-        slot = self.get(index)
-        if slot.state != "loading" and not slot.has_parameters:
+        place = self.get(index)
+        if place.state != "loading" and not place.has_parameters:
             raise Fenced(f"shard {index} was called dead and lost its place; start it anew")
-        slot.seen_at = now
-        if slot.silence is not None:
-            slot.state, slot.silence = "ready", None
+        place.seen_at = now
+        if place.silence is not None:
+            place.state, place.silence = "ready", None
             del self._silent[index]
         if stats is not None:
-            slot.stats = stats
-        if slot.state == "loading" and stats is not None and stats.ready:
-            slot.state = "ready"
-            return slot, True
-        return slot, False
+            place.stats = stats
+        if place.state == "loading" and stats is not None and stats.ready:
+            place.state = "ready"
+            return place, True
+        return place, False
 
-    def get(self, index: int) -> Slot:
-        """The slot of an index.
+    def get(self, index: int) -> Place:
+        """The place of an index.
 
         Raises:
             RemoteProtocolError: no such index.
         """
-        if not 0 <= index < len(self._slots):
-            raise RemoteProtocolError(f"no shard {index} in a job of {len(self._slots)}")
-        return self._slots[index]
+        if not 0 <= index < len(self._places):
+            raise RemoteProtocolError(f"no shard {index} in a job of {len(self._places)}")
+        return self._places[index]
 
-    def overdue(self, now: float) -> list[Slot]:
+    def overdue(self, now: float) -> list[Place]:
         """Shards that said hello and have not loaded in time: they send no heartbeats yet."""
         return [
-            slot
-            for slot in self._slots
-            if slot.state == "loading" and now - slot.seen_at >= limits.JOIN_PATIENCE_S
+            place
+            for place in self._places
+            if place.state == "loading" and now - place.seen_at >= limits.JOIN_PATIENCE_S
         ]
 
-    def lost(self, index: int, *, holds_updates: bool) -> Slot:
+    def lost(self, index: int, *, holds_updates: bool) -> Place:
         """A shard is dead. Its place is free again only while nobody can have pushed to it."""
-        slot = self._slots[index]
-        slot.state, slot.silence = "dead" if holds_updates else "missing", None
+        place = self._places[index]
+        place.state, place.silence = "dead" if holds_updates else "missing", None
         self._silent.pop(index, None)
-        return slot
+        return place
 
-    def missed(self, index: int) -> Slot:
+    def missed(self, index: int) -> Place:
         """A shard that holds updates is not heard: from now on it is waited for."""
-        slot = self._slots[index]
-        if slot.state == "ready":
-            slot.state, slot.silence = "silent", Silence(since=slot.seen_at, sign_at=slot.seen_at)
-            self._silent[index] = slot
-        return slot
+        place = self._places[index]
+        if place.state == "ready":
+            place.state, place.silence = (
+                "silent",
+                Silence(since=place.seen_at, sign_at=place.seen_at),
+            )
+            self._silent[index] = place
+        return place
 
     @property
-    def silent(self) -> list[tuple[Slot, Silence]]:
+    def silent(self) -> list[tuple[Place, Silence]]:
         """Those that are waited for."""
         silent = self._silent.values()
-        return [(slot, slot.silence) for slot in silent if slot.silence is not None]
+        return [(place, place.silence) for place in silent if place.silence is not None]
 
     @property
     def complete(self) -> bool:
         """Every shard has its parameters: one that is silent may be heard by others."""
-        return all(slot.has_parameters for slot in self._slots)
+        return all(place.has_parameters for place in self._places)
 
     @property
     def entries(self) -> list[ShardEntry]:
         """The map replicas get."""
         return [
-            ShardEntry(index=slot.index, url=slot.url, start=slot.start, len=slot.len)
-            for slot in self._slots
+            ShardEntry(index=place.index, url=place.url, start=place.start, len=place.len)
+            for place in self._places
         ]
 
     def waiting_for(self) -> str:
         """Which shards are not ready, in words."""
         words = []
         for state, verb in (("missing", "to start"), ("loading", "to load parameters")):
-            indices = [str(slot.index) for slot in self._slots if slot.state == state]
+            indices = [str(place.index) for place in self._places if place.state == state]
             if indices:
                 noun = "shard" if len(indices) == 1 else "shards"
                 words.append(f"{noun} {', '.join(indices)} {verb}")

@@ -27,8 +27,8 @@ from pydownpour.coordinator.declared import Declared, work_entry
 from pydownpour.coordinator.detector import Change, Detector
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
+from pydownpour.coordinator.places import Place, Places
 from pydownpour.coordinator.progress import Progress
-from pydownpour.coordinator.slots import Slot, Slots
 from pydownpour.coordinator.units import Lease
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, JobFailed, NotReady
 from pydownpour.fields import clip
@@ -39,7 +39,7 @@ from pydownpour.wire.messages import (
     Completion,
     Heartbeat,
     HeartbeatAnswer,
-    JobState,
+    JobStateName,
     Join,
     Joined,
     LeaseAnswer,
@@ -61,11 +61,11 @@ SILENT_NAMED_MAX: Final = 3
 
 
 @final
-class Core:
+class JobState:
     """Membership, shard map, work ledger and state of one job.
 
     Args:
-        job: What the user declared.
+        declared: What the user declared.
         shards: How many shards its parameters are cut into.
         expected_replicas: How many the operator means to start; only for words, and for knowing
             when a job without declared work is over.
@@ -79,7 +79,7 @@ class Core:
 
     def __init__(
         self,
-        job: Declared,
+        declared: Declared,
         *,
         shards: int,
         now: float,
@@ -87,18 +87,18 @@ class Core:
         expected_replicas: int = 0,
         tls: bool = False,
     ) -> None:
-        self.job, self.tls = job, tls
+        self.declared, self.tls = declared, tls
         self.keeper = Keeper(key)
         """Of the secrets of shards."""
         self.replica_keeper = self.keeper.derive(admission.REPLICAS)
-        self.partition = partition(job.layout.len, shards)
-        self.work = work_entry(job.data)
+        self.partition = partition(declared.layout.len, shards)
+        self.work = work_entry(declared.data)
         self.ledger = Ledger(self.work) if self.work is not None else None
-        self.slots = Slots(self.partition)
+        self.places = Places(self.partition)
         self.members = Membership()
         self.detector = Detector()
         self.progress = Progress()
-        self.state: JobState = "waiting"
+        self.state: JobStateName = "waiting"
         self.expected_replicas = expected_replicas
         self.started = now
         self.events: deque[Event] = deque()
@@ -123,7 +123,12 @@ class Core:
         self._ticked: float | None = None
         self._replica_seen = now
         self.note_event(
-            now, "start", job=job.name, shards=shards, parameters=job.layout.len, state=self.state
+            now,
+            "start",
+            job=declared.name,
+            shards=shards,
+            parameters=declared.layout.len,
+            state=self.state,
         )
 
     # -- shards ----------------------------------------------------------------------------------
@@ -138,21 +143,21 @@ class Core:
             JobFailed, ClosedError: the job is over.
         """
         self.check_hello(message, now)
-        slot, repeated = self.slots.place(message, now, running=self.state == "running")
+        place, repeated = self.places.place(message, now, running=self.state == "running")
         if not repeated:
             self.note_event(
-                now, "shard", index=slot.index, url=slot.url, host=slot.host, pid=slot.pid
+                now, "shard", index=place.index, url=place.url, host=place.host, pid=place.pid
             )
-        return admission.assigned(self.job, self.partition, slot, self.keeper)
+        return admission.assigned(self.declared, self.partition, place, self.keeper)
 
     def check_hello(self, message: ShardHello, now: float) -> None:
         """What can be said about an offer before anybody calls its URL; raises as ``hello``."""
         admission.protocol(message.protocol_min, message.protocol_max, "shard")
         self.check_open()
         admission.check_url(message.url, tls=self.tls)
-        self.slots.find(message, now, running=self.state == "running")
+        self.places.find(message, now, running=self.state == "running")
 
-    def loading(self, index: int, secret: str, now: float) -> Slot:
+    def loading(self, index: int, secret: str, now: float) -> Place:
         """A shard asks for its first parameters: a sign of life, too.
 
         Raises:
@@ -160,30 +165,30 @@ class Core:
             Fenced: it has not said hello, or lost its place since.
             AuthError: it is not the shard that has this place.
         """
-        slot = self.slots.get(index)
-        if slot.state != "loading" and not slot.has_parameters:
+        place = self.places.get(index)
+        if place.state != "loading" and not place.has_parameters:
             raise Fenced(f"shard {index} has no place: offer it (again) with POST /v1/shard")
-        self.keeper.check("shard", index, slot.incarnation, secret)
-        slot.seen_at = now
-        return slot
+        self.keeper.check("shard", index, place.incarnation, secret)
+        place.seen_at = now
+        return place
 
     def _shard_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
         if message.epoch and message.epoch != EPOCH:
             raise Fenced(f"shard {message.id} is of epoch {message.epoch}, this job has {EPOCH}")
         self.keeper.check("shard", message.id, message.incarnation, message.secret)
-        before = self.slots.get(message.id)
+        before = self.places.get(message.id)
         if message.incarnation != before.incarnation:
             raise Fenced(f"another process took the place of shard {message.id}; start it anew")
         counted, silence = before.stats, before.silence
-        slot, became_ready = self.slots.heard(message.id, message.shard, now)
+        place, became_ready = self.places.heard(message.id, message.shard, now)
         self.detector.seen(("shard", message.id), now)
         if became_ready:
-            self.note_event(now, "shard ready", index=slot.index, url=slot.url)
+            self.note_event(now, "shard ready", index=place.index, url=place.url)
         if silence is not None:
             silent_s = round(now - silence.since, 3)
-            self.note_event(now, "alive", shard=slot.index, was="silent", seconds=silent_s)
-        self._note_refusals(counted, slot.stats, now)
-        slot.told_end = self._is_concluded
+            self.note_event(now, "alive", shard=place.index, was="silent", seconds=silent_s)
+        self._note_refusals(counted, place.stats, now)
+        place.told_end = self._is_concluded
         state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
         is_behind = message.ids_version != self.members.forgotten.replicas
         ids = self.members.known_ids() if is_behind else None
@@ -191,19 +196,19 @@ class Core:
 
     def shard_answered(self, index: int, stats: ShardStats, now: float) -> None:
         """A shard answered the coordinator's own question."""
-        slot = self.slots.get(index)
-        slot.ended = ""
-        if slot.silence is not None and stats.ready and stats.index == index:
-            slot.silence.answered(now)
-            slot.stats = stats
+        place = self.places.get(index)
+        place.ended = ""
+        if place.silence is not None and stats.ready and stats.index == index:
+            place.silence.answered(now)
+            place.stats = stats
 
     def shard_did_not_answer(self, index: int, now: float, *, refused: bool) -> None:
         """It did not; ``refused``: its host says that nobody listens there."""
-        slot = self.slots.get(index)
-        silence = slot.silence
-        if slot.ended and refused:
+        place = self.places.get(index)
+        silence = place.silence
+        if place.ended and refused:
             self.detector.forget(("shard", index))
-            self._shard_lost(index, slot.ended, now)
+            self._shard_lost(index, place.ended, now)
         elif silence is not None and refused:
             silence.refused(now)
         elif silence is not None:
@@ -217,10 +222,10 @@ class Core:
         Raises:
             RemoteProtocolError: no such shard.
         """
-        slot = self.slots.get(message.index)
-        if slot.pid != message.pid or not (slot.state == "loading" or slot.has_parameters):
+        place = self.places.get(message.index)
+        if place.pid != message.pid or not (place.state == "loading" or place.has_parameters):
             return False
-        slot.ended = message.reason or "its process has ended"
+        place.ended = message.reason or "its process has ended"
         return True
 
     def _note_refusals(self, before: ShardStats, after: ShardStats, now: float) -> None:
@@ -246,38 +251,42 @@ class Core:
         """
         protocol = admission.protocol(message.protocol_min, message.protocol_max, "replica")
         self.check_open()
-        admission.check_layout(self.job, message)
-        admission.check_dtype(self.job, message)
-        if not self.slots.complete:
-            raise NotReady(f"the job waits for {self.slots.waiting_for()}")
+        admission.check_layout(self.declared, message)
+        admission.check_dtype(self.declared, message)
+        if not self.places.complete:
+            raise NotReady(f"the job waits for {self.places.waiting_for()}")
         joined = self.members.register(message, now)
         member = joined.member
         self.detector.seen(("replica", member.id), now)
         self._replica_seen = now
         if not joined.repeated:
-            self._note_join(member, message, now, rejoined=joined.rejoined)
+            released = self._take_over(member) if joined.rejoined else []
+            self._note_join(member, message, now, released, rejoined=joined.rejoined)
         if self.state == "waiting":
             self.state = "running"
             self.note_event(now, "running")
         if self.ledger is None:
             self.progress.begin(now)
         return admission.joined(
-            self.job,
+            self.declared,
             self.partition,
-            self.slots.entries,
+            self.places.entries,
             self.work,
             member,
             protocol,
             self.keeper,
         )
 
-    def _note_join(self, member: Member, message: Join, now: float, *, rejoined: bool) -> None:
+    def _take_over(self, member: Member) -> list[Lease]:
+        """A member came back as a new incarnation: what the older ones held goes to others."""
         member.left_because = ""
-        released = (
-            self.ledger.release(member.id, below=member.incarnation)
-            if self.ledger is not None and rejoined
-            else []
-        )
+        if self.ledger is None:
+            return []
+        return self.ledger.release(member.id, below=member.incarnation)
+
+    def _note_join(
+        self, member: Member, message: Join, now: float, released: list[Lease], *, rejoined: bool
+    ) -> None:
         self.note_event(
             now,
             "rejoin" if rejoined else "join",
@@ -301,14 +310,14 @@ class Core:
                 )
         member.rss_peak_bytes = max(member.rss_peak_bytes, message.rss_peak_bytes)
         member.told_end = self.state_told in ("done", "failed")
-        missed = self.slots.silent
-        for slot, silence in missed:
-            if slot.index in message.answering:
+        missed = self.places.silent
+        for place, silence in missed:
+            if place.index in message.answering:
                 silence.heard_of(f"replica {member.id}", now)
         return HeartbeatAnswer(
             state=self.state_told,
             reason=self.reason(now),
-            missed=[slot.index for slot, _ in missed[: limits.MISSED_TOLD_MAX]],
+            missed=[place.index for place, _ in missed[: limits.MISSED_TOLD_MAX]],
         )
 
     def _hear(self, replica: int, incarnation: int, secret: str, now: float) -> Member:
@@ -373,7 +382,9 @@ class Core:
                 done=True, failed=self.state_told == "failed", reason=clip(self._why)
             )
         wait_s = max(limits.LEASE_RETRY_S, len(self.members.present) / limits.LEASE_ASKS_PER_S_MAX)
-        gate = self.job.policy.may_lease(message.replica, self.members.present, ledger.samples_done)
+        gate = self.declared.policy.may_lease(
+            message.replica, self.members.present, ledger.samples_done
+        )
         if gate:
             return LeaseAnswer(wait_s=wait_s, reason=clip(gate))
         lending = ledger.lease(
@@ -383,7 +394,7 @@ class Core:
             self.progress.begin(now)
             for backup in lending.backups:
                 self.note_event(
-                    now, "backup", replica=message.replica, number=backup.number,
+                    now, "backup", replica=message.replica, pass_index=backup.pass_index,
                     unit=backup.unit, reason=ledger.overdue(now),
                 )  # fmt: skip
             return LeaseAnswer(units=list(lending.units))
@@ -419,12 +430,12 @@ class Core:
             self.finish(f"all {ledger.work.passes} passes are complete{but}", now)
 
     def _record(self, ledger: Ledger, replica: int, unit: Completion, now: float) -> bool:
-        recorded = ledger.record(replica, unit.number, unit.unit, unit.lease, now)
+        recorded = ledger.record(replica, unit.pass_index, unit.unit, unit.lease, now)
         if recorded.repeated:
             return recorded.counted
         if recorded.reason:
             self.note_event(
-                now, "late completion", replica=replica, number=unit.number, unit=unit.unit,
+                now, "late completion", replica=replica, pass_index=unit.pass_index, unit=unit.unit,
                 counted=recorded.counted, reason=recorded.reason,
             )  # fmt: skip
         if recorded.counted:
@@ -437,14 +448,14 @@ class Core:
         self._pass_ended(ledger, recorded.finished, now)
         return recorded.counted
 
-    def _pass_ended(self, ledger: Ledger, number: int | None, now: float) -> None:
-        if number is None:
+    def _pass_ended(self, ledger: Ledger, pass_index: int | None, now: float) -> None:
+        if pass_index is None:
             return
-        self.passes_due.append(number)
+        self.passes_due.append(pass_index)
         self.note_event(
             now,
             "pass",
-            number=number + 1,
+            pass_index=pass_index,
             passes=ledger.work.passes,
             samples=ledger.samples_done,
             loss=self.progress.curve.last,
@@ -454,7 +465,7 @@ class Core:
         """A try at a unit failed: it gets another, or is set aside."""
         ledger = self.ledger
         failed = (
-            ledger.fail(member.id, failure.number, failure.unit, failure.lease)
+            ledger.fail(member.id, failure.pass_index, failure.unit, failure.lease)
             if ledger is not None
             else None
         )
@@ -462,7 +473,7 @@ class Core:
             return
         start, stop = ledger.bounds(failure.unit)
         place = {
-            "number": failure.number, "unit": failure.unit, "start": start, "stop": stop,
+            "pass_index": failure.pass_index, "unit": failure.unit, "start": start, "stop": stop,
             "times": failed.times, "replica": member.id, "error": failure.words,
         }  # fmt: skip
         self.note_event(now, "unit failed", **place)
@@ -474,11 +485,11 @@ class Core:
             self.units_aside.append(aside)
         self._aside_in_a_row += 1
         words = (
-            f"unit {failure.unit} of pass {failure.number + 1} (places {start} to {stop - 1} of "
-            f"the pass's order) failed {failed.times} times, the last time at replica "
-            f"{member.name or member.id}: {failure.words}"
+            f"unit {failure.unit} of pass {failure.pass_index + 1} (places {start} to "
+            f"{stop - 1} of the pass's order) failed {failed.times} times, the last time at "
+            f"replica {member.name or member.id}: {failure.words}"
         )
-        if self.job.on_error != "skip":
+        if self.declared.on_error != "skip":
             self.finish(f'{words}; dp.Job(on_error="skip") would go on', now, outcome="failed")
         elif self._aside_in_a_row >= limits.UNITS_ASIDE_IN_A_ROW_MAX:
             self.finish(
@@ -518,11 +529,11 @@ class Core:
                 self._replica_changed(change, now)
             else:
                 self._shard_changed(change, now)
-        for slot, silence in self.slots.silent:
+        for place, silence in self.places.silent:
             if why := silence.spent(now):
-                self._shard_lost(slot.index, why, now)
-        for slot in self.slots.overdue(now):
-            self._shard_lost(slot.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
+                self._shard_lost(place.index, why, now)
+        for place in self.places.overdue(now):
+            self._shard_lost(place.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
         self._forget_the_gone(now)
         if self.ledger is not None:
             for lease in self.ledger.expire(now):
@@ -551,7 +562,7 @@ class Core:
         if gap <= limits.STALL_S:
             return
         self.detector.forgive(gap, now)
-        for _, silence in self.slots.silent:
+        for _, silence in self.places.silent:
             silence.forgive(gap)
         if self.ledger is not None:
             self.ledger.extend(gap, now)
@@ -576,15 +587,15 @@ class Core:
         elif self.state == "waiting":
             self._shard_lost(index, change.reason, now)
         else:
-            self.slots.missed(index)
+            self.places.missed(index)
             self.note_event(now, "silent", shard=index, reason=change.reason)
 
     def _shard_lost(self, index: int, reason: str, now: float) -> None:
         self.note_event(now, "dead", shard=index, reason=reason)
-        slot = self.slots.lost(index, holds_updates=self.state != "waiting")
-        if slot.state == "dead" and not self.parameters_secured:
+        place = self.places.lost(index, holds_updates=self.state != "waiting")
+        if place.state == "dead" and not self.parameters_secured:
             self.fail(
-                f"{slot.describe()} died: {reason}. Its parameters and their updates are gone "
+                f"{place.describe()} died: {reason}. Its parameters and their updates are gone "
                 "with it; start the job anew",
                 now,
             )
@@ -623,7 +634,7 @@ class Core:
         return self.state in ("evaluating", "done", "failed")
 
     @property
-    def state_told(self) -> JobState:
+    def state_told(self) -> JobStateName:
         """To replicas: a job that will be failed is, though parameters are still to be written."""
         return "failed" if self.is_over and self.outcome == "failed" else self.state
 
@@ -650,7 +661,7 @@ class Core:
 
     def judge(self) -> None:
         """The last counts are in: a job whose gradients nobody applied has not succeeded."""
-        applied = max((slot.stats.pushes for slot in self.slots), default=0)
+        applied = max((place.stats.pushes for place in self.places), default=0)
         if self.state != "evaluating" or self.outcome != "done" or applied:
             return
         stats = [member.stats for member in self.members]
@@ -676,7 +687,7 @@ class Core:
     def everyone_knows(self) -> bool:
         """Each role that lives has been told the end."""
         return all(m.told_end for m in self.members if m.is_present) and all(
-            slot.told_end for slot in self.slots if slot.state in ("loading", "ready")
+            place.told_end for place in self.places if place.state in ("loading", "ready")
         )
 
     # -- words -----------------------------------------------------------------------------------
@@ -692,19 +703,19 @@ class Core:
         """How the job stands and for whom it waits, in one line."""
         if self.is_over:
             words = [self._why]
-        elif not self.slots.complete:
-            words = [f"waiting for {self.slots.waiting_for()}"]
+        elif not self.places.complete:
+            words = [f"waiting for {self.places.waiting_for()}"]
         elif self.state == "waiting":
             expected = f" ({self.expected_replicas} expected)" if self.expected_replicas else ""
             words = [f"waiting for a replica to join{expected}"]
         else:
             words = [self._quiet(now)]
         silent = [
-            f"{slot.describe()} is {silence.describe(now)}"
-            for slot, silence in self.slots.silent[:SILENT_NAMED_MAX]
+            f"{place.describe()} is {silence.describe(now)}"
+            for place, silence in self.places.silent[:SILENT_NAMED_MAX]
         ]
-        if len(self.slots.silent) > SILENT_NAMED_MAX:
-            silent.append(f"{len(self.slots.silent) - SILENT_NAMED_MAX} more shards are silent")
+        if len(self.places.silent) > SILENT_NAMED_MAX:
+            silent.append(f"{len(self.places.silent) - SILENT_NAMED_MAX} more shards are silent")
         return clip("; ".join(filter(None, [*words, *silent, *self.notes.values()])))
 
     def _quiet(self, now: float) -> str:
@@ -728,7 +739,7 @@ class Core:
         """
         error: type[DownpourError] = JobFailed if self.state_told == "failed" else ClosedError
         if self.is_over:
-            raise error(f"job {self.job.name} is over: {self._why}")
+            raise error(f"job {self.declared.name} is over: {self._why}")
 
     def note_event(self, now: float, event: str, **fields: Any) -> None:
         """Put an event on record; when nobody takes them away fast enough, count it only."""
@@ -742,4 +753,4 @@ def _returned(leases: list[Lease]) -> Event:
     """The fields of an event that gave units back."""
     if not leases:
         return {}
-    return {"units_returned": [[lease.number, lease.unit] for lease in leases]}
+    return {"units_returned": [[lease.pass_index, lease.unit] for lease in leases]}
