@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     from pydownpour.replica.run import join
     from pydownpour.replica.work import Unit
     from pydownpour.sim.api import simulate
-    from pydownpour.sim.compute import ComputeModel
-    from pydownpour.sim.hosts import LinkModel
+    from pydownpour.sim.compute.cost import ComputeModel
+    from pydownpour.sim.machines.host import LinkModel
 
 _HOMES = {
     "SGD": "optimizers",
@@ -95,11 +95,11 @@ _HOMES = {
     "Adam": "optimizers",
     "AdamW": "optimizers",
     "Clip": "optimizers",
-    "ComputeModel": "sim.compute",
+    "ComputeModel": "sim.compute.cost",
     "Cosine": "optimizers",
     "Downpour": "policy",
     "Job": "job",
-    "LinkModel": "sim.hosts",
+    "LinkModel": "sim.machines.host",
     "Momentum": "optimizers",
     "Nesterov": "optimizers",
     "Replica": "replica.replica",

@@ -23,8 +23,8 @@ from pydownpour.bench.rows import Row, Within
 from pydownpour.bench.scale import QUICK, Scale
 from pydownpour.engines import run_local
 from pydownpour.sim.api import simulate
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.hosts import LinkModel
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.machines.host import LinkModel
 
 REPLICAS: Final = (2, 4, 6, 8)
 STEPS: Final = 150

@@ -25,12 +25,12 @@ from pydownpour.net.server import Server, UpgradeRoute
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.optimizers import SGD
 from pydownpour.sim.api import simulate
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.loop import SimLoop
-from pydownpour.sim.network import Network
-from pydownpour.sim.processes import Processes
+from pydownpour.sim.loop.loop import SimLoop
+from pydownpour.sim.machines.host import LinkModel
+from pydownpour.sim.network.network import Network
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world import ACCESS
+from pydownpour.sim.world.processes import Processes
+from pydownpour.sim.world.world import ACCESS
 
 MESSAGE_BUDGET_US = 25.0
 """40,000 messages a second."""
@@ -124,11 +124,11 @@ def messages_us(rounds: int) -> float:
             await end.wait_closed()
 
     async def main() -> None:
-        processes.start("server", server_host, serve, lambda actor, error: None)
+        processes.start("server", server_host, serve, lambda process, error: None)
         for number in range(CLIENTS):
             name = f"client-{number}"
             host = network.add_host(name, LinkModel())
-            processes.start(name, host, talk, lambda actor, error: ended.append(actor.name))
+            processes.start(name, host, talk, lambda process, error: ended.append(process.name))
         while len(ended) < CLIENTS:
             await asyncio.sleep(0.01)
 

@@ -33,7 +33,7 @@ class SimOptions:
     seed: int
     faults: str
     storm: float
-    ghost: bool
+    timing_only: bool
     latency: float
     bandwidth: float
     base_s: float
@@ -51,19 +51,19 @@ class SimOptions:
         """Load the file again, so that no run sees what another left, and run it once."""
         from pydownpour.jobfiles import load_job
         from pydownpour.sim.api import simulate
-        from pydownpour.sim.compute import ComputeModel
-        from pydownpour.sim.hosts import LinkModel
-        from pydownpour.sim.plans import plan
+        from pydownpour.sim.compute.cost import ComputeModel
+        from pydownpour.sim.faults.plans import fault_plan
+        from pydownpour.sim.machines.host import LinkModel
 
         return simulate(
             load_job(self.file),
             replicas=self.replicas,
             shards=self.shards,
             seed=seed,
-            faults=dataclasses.replace(plan(self.faults), storm_s=self.storm),
+            faults=dataclasses.replace(fault_plan(self.faults), storm_s=self.storm),
             links=LinkModel(latency_s=self.latency, bytes_per_s=self.bandwidth),
             compute=ComputeModel(base_s=self.base_s, per_sample_s=self.per_sample_s),
-            ghost=self.ghost,
+            timing_only=self.timing_only,
             trace=trace,
             run_folder=run_folder,
             events_max=self.events,
@@ -76,11 +76,11 @@ class SimOptions:
         words = ["pydownpour", "sim", self.file, "--seed", str(seed)]
         for parameter in sim.params:
             name = parameter.name or ""
-            if name in ("file", "seed", "ghost") or name not in _FIELDS:
+            if name in ("file", "seed", "timing_only") or name not in _FIELDS:
                 continue
             if (value := getattr(self, name)) != parameter.default:
                 words += [parameter.opts[0], f"{value:g}" if isinstance(value, float) else value]
-        return shlex.join(map(str, words + (["--ghost"] if self.ghost else [])))
+        return shlex.join(map(str, words + (["--timing-only"] if self.timing_only else [])))
 
 
 _FIELDS: Final = {field.name for field in dataclasses.fields(SimOptions)}
@@ -130,9 +130,9 @@ _OPTIONS = (
     click.option("--faults", default=CALM, show_default=True, metavar="PLAN",
                  help="What goes wrong; an unknown name lists the plans."),
     _number("--storm", 4.0, "SECONDS", "Faults strike for so many virtual seconds."),
-    click.option("--ghost/--live", default=False,
-                 help="Ghost: compute nothing, push zeros, one step a unit. Live: real gradients. "
-                 " [default: live]"),
+    click.option("--timing-only/--live", default=False,
+                 help="Timing-only: compute nothing, push zeros, one step a unit. Live: real "
+                 "gradients.  [default: live]"),
     _number("--latency", 0.0005, "SECONDS", "Mean one-way latency between two hosts."),
     _number("--bandwidth", 1e9, "BYTES/S", "Of each host's link, each direction."),
     _number("--base-s", 0.05, "SECONDS", "A step's cost in virtual time, whatever its size."),
@@ -171,7 +171,7 @@ def sim(
       pydownpour sim digits.py --replicas 64 --shards 2
       pydownpour sim digits.py --seed 7 --faults swizzle --trace    one line per event
       pydownpour sim digits.py --seed 7 --faults swizzle --check    twice the same?
-      pydownpour sim digits.py --seeds 0..99 --faults swarm --ghost
+      pydownpour sim digits.py --seeds 0..99 --faults swarm --timing-only
     It is the file that `pydownpour run` runs, with the same coordinator, shards and replicas; only
     time and the network are simulated. The same seed and settings give the same trace hash on
     every machine, so what went wrong once can be looked at as often as you like.

@@ -25,7 +25,7 @@ with contextlib.suppress(ImportError):  # Windows has none
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
-class Process(abc.ABC):
+class ProcessFacts(abc.ABC):
     """A process, as its peers know it."""
 
     @abc.abstractmethod
@@ -50,7 +50,7 @@ class Process(abc.ABC):
 
 
 @final
-class ThisProcess(Process):
+class ThisProcess(ProcessFacts):
     """The operating system's answers."""
 
     def pid(self) -> int:
@@ -117,7 +117,7 @@ def _peak_of_getrusage() -> int:
 
 
 _THIS = ThisProcess()
-CURRENT: contextvars.ContextVar[Process] = contextvars.ContextVar("process", default=_THIS)
+CURRENT: contextvars.ContextVar[ProcessFacts] = contextvars.ContextVar("process", default=_THIS)
 """The process whose code runs."""
 
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.plans import Plan, plan
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.faults.plans import FaultPlan, fault_plan
+from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.report import build_report
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world import Settings, World
+from pydownpour.sim.world.world import Settings, World
 from pydownpour.storage.files import LocalFiles
 from pydownpour.storage.rundir import claim_run_folder
 
@@ -35,10 +35,10 @@ def simulate(
     replicas: int = 4,
     shards: int = 2,
     seed: int = 0,
-    faults: str | Plan = "calm",
+    faults: str | FaultPlan = "calm",
     links: LinkModel | Mapping[str, LinkModel] | None = None,
     compute: ComputeModel | None = None,
-    ghost: bool = False,
+    timing_only: bool = False,
     trace: Trace | Callable[[str], None] | None = None,
     run_folder: str | os.PathLike[str] | None = None,
     events_max: int = EVENTS_MAX,
@@ -63,8 +63,8 @@ def simulate(
             names hosts (``coordinator``, ``shard-0``, ``replica-0``, ...) or the roles ``shard``
             and ``replica``, and the rest is as ``LinkModel()`` says.
         compute: What a step costs in virtual time.
-        ghost: Compute nothing: every unit is one step with a gradient of zeros, and nothing is
-            evaluated. Timing, staleness and faults at any scale.
+        timing_only: Compute nothing: every unit is one step with a gradient of zeros, and nothing
+            is evaluated. Timing, staleness and faults at any scale.
         trace: Called with one line per event; or a :class:`Trace`, to keep the events.
         run_folder: Write what the coordinator left on its simulated disk there: events,
             parameters, report.
@@ -86,23 +86,23 @@ def simulate(
         >>> import numpy as np
         >>> from pydownpour import SGD, Job, Work
         >>> job = Job(parameters={"w": np.zeros(3)}, optimizer=SGD(lr=0.1), data=Work(6, unit=1))
-        >>> simulate(job, replicas=2, shards=1, ghost=True)["units"]
+        >>> simulate(job, replicas=2, shards=1, timing_only=True)["units"]
         6
     """
     settings = Settings(
         seed=seed,
         shards=shards,
         replicas=replicas,
-        faults=plan(faults) if isinstance(faults, str) else faults,
+        faults=fault_plan(faults) if isinstance(faults, str) else faults,
         link=links if isinstance(links, LinkModel) else LinkModel(),
         own_links=tuple(links.items()) if isinstance(links, Mapping) else (),
         compute=compute or ComputeModel(),
-        ghost=ghost,
+        timing_only=timing_only,
         events_max=events_max,
         virtual_s_max=virtual_s_max,
     )
     kept = trace if isinstance(trace, Trace) else Trace(trace)
-    if ghost:
+    if timing_only:
         job = _without_evaluation(job)
     else:
         _ = job.train  # without one it would fail in every replica, again and again
@@ -143,10 +143,10 @@ def _run(world: World) -> None:
 
 
 def _without_evaluation(job: Job) -> Job:
-    """A ghost's parameters never change: judging them would only take time."""
-    ghost = copy.copy(job)
-    ghost._evaluation = None
-    return ghost
+    """Zeros change no parameters: judging them would only take time."""
+    unjudged = copy.copy(job)
+    unjudged._evaluation = None
+    return unjudged
 
 
 @contextlib.contextmanager

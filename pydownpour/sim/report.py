@@ -26,7 +26,7 @@ from pydownpour.sim.trace import line
 
 if TYPE_CHECKING:
     from pydownpour.sim.trace import Event
-    from pydownpour.sim.world import World
+    from pydownpour.sim.world.world import World
 
 
 def build_report(world: World) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def build_report(world: World) -> dict[str, Any]:
         "settings": {
             "shards": settings.shards,
             "replicas": settings.replicas,
-            "ghost": settings.ghost,
+            "timing_only": settings.timing_only,
             "link": dataclasses.asdict(settings.link),
             "own_links": {name: dataclasses.asdict(own) for name, own in settings.own_links},
             "compute": dataclasses.asdict(settings.compute),

@@ -5,15 +5,15 @@
     relay.py   one connection through the proxy
 
 A whole job under faults on virtual time is ``dp.simulate(job, faults="swarm")``; ``Dose`` and
-``Plan`` make faults of your own, ``Check`` is what a run must hold beyond the table ``CHECKS``, and
-``audit_report`` says what is wrong with the report of any run, simulated or real.
+``FaultPlan`` make faults of your own, ``Check`` is what a run must hold beyond the table
+``CHECKS``, and ``audit_report`` says what is wrong with the report of any run, simulated or real.
 """
 
 from pydownpour.coordinator.report import audit_report
-from pydownpour.sim.checks import CHECKS
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.faults import FAULTS
-from pydownpour.sim.plans import PLANS, Dose, Plan
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.table import CHECKS
+from pydownpour.sim.faults.kinds import FAULTS
+from pydownpour.sim.faults.plans import PLANS, Dose, FaultPlan
 from pydownpour.testing.faults import Faults
 from pydownpour.testing.proxy import FaultProxy, ProxyStatistics
 
@@ -23,9 +23,9 @@ __all__ = [
     "PLANS",
     "Check",
     "Dose",
+    "FaultPlan",
     "FaultProxy",
     "Faults",
-    "Plan",
     "ProxyStatistics",
     "audit_report",
 ]

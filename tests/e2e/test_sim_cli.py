@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pydownpour.cli.app import app
-from pydownpour.sim.plans import PLANS
+from pydownpour.sim.faults.plans import PLANS
 
 JOB = """
 import asyncio
@@ -130,7 +130,7 @@ def test_check_shows_where_an_unrepeatable_job_parts(tmp_path: Path) -> None:
 
 
 def test_trace_prints_one_aligned_line_an_event(file: str) -> None:
-    result = sim(file, "--trace", "--ghost")
+    result = sim(file, "--trace", "--timing-only")
     head, *lines = result.stdout[: result.stdout.index("counting: done")].splitlines()
     assert head.split() == ["virtual", "s", "event", "who", "number"]
     assert all(float(line[:12]) >= 0 and line[12:14] == "  " for line in lines)
@@ -138,7 +138,7 @@ def test_trace_prints_one_aligned_line_an_event(file: str) -> None:
 
 
 def test_a_range_of_seeds_has_one_line_each(file: str) -> None:
-    result = sim(file, "--seeds", "3..6", "--ghost", "--faults", "kill", "--json")
+    result = sim(file, "--seeds", "3..6", "--timing-only", "--faults", "kill", "--json")
     assert result.exit_code == 0, result.output
     assert [line.split()[:2] for line in result.stderr.splitlines()] == [
         ["seed", str(seed)] for seed in range(3, 7)
@@ -149,7 +149,7 @@ def test_a_range_of_seeds_has_one_line_each(file: str) -> None:
 
 
 def test_a_failing_seed_prints_the_line_that_replays_it(file: str) -> None:
-    arguments = ("--ghost", "--replicas", "2", "--virtual-s", "0.3", "--latency", "0.05")
+    arguments = ("--timing-only", "--replicas", "2", "--virtual-s", "0.3", "--latency", "0.05")
     result = sim(file, "--seeds", "0..1", *arguments)
     assert result.exit_code == 1
     assert "2 of 2 seeds failed" in result.stderr
@@ -190,7 +190,7 @@ def test_no_such_file_and_no_function_are_said(tmp_path: Path) -> None:
     path.write_text(JOB.partition("@job")[0])
     result = sim(str(path))
     assert (result.exit_code, "@job.replica" in result.stderr) == (2, True)
-    assert sim(str(path), "--ghost").exit_code == 0
+    assert sim(str(path), "--timing-only").exit_code == 0
 
 
 def test_the_run_folder_is_kept(file: str, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_other_processes_and_hash_seeds_see_the_same_run(file: str) -> None:
 def test_ctrl_c_ends_it_in_words(file: str) -> None:
     """With a job that would take for ever: its first event is the sign to interrupt it."""
     Path(file).write_text(JOB.replace("dp.Work(60", "dp.Work(10**5"))
-    command = [sys.executable, "-u", "-m", "pydownpour", "sim", file, "--trace", "--ghost"]
+    command = [sys.executable, "-u", "-m", "pydownpour", "sim", file, "--trace", "--timing-only"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -11,12 +11,12 @@ import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
-from pydownpour.sim.actor import Actor
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.loop import SimLoop
-from pydownpour.sim.network import Network
+from pydownpour.sim.loop.loop import SimLoop
+from pydownpour.sim.machines.host import LinkModel
+from pydownpour.sim.machines.process import SimProcess
+from pydownpour.sim.network.network import Network
+from pydownpour.sim.network.transport import SimTransport
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.transport import SimTransport
 
 T = TypeVar("T")
 LATENCY_S = 0.25
@@ -77,8 +77,8 @@ class Net:
     def __init__(self, here: LinkModel = STEADY, there: LinkModel = STEADY, seed: int = 0) -> None:
         self.loop = SimLoop(events_max=1_000_000, virtual_s_max=1e6)
         self.network = Network(self.loop, random.Random(seed), Trace())
-        self.here = Actor("here", 1, self.network.add_host("here", here))
-        self.there = Actor("there", 2, self.network.add_host("there", there))
+        self.here = SimProcess("here", 1, self.network.add_host("here", here))
+        self.there = SimProcess("there", 2, self.network.add_host("there", there))
         self.accepted: list[End] = []
         self.server = self.run(self.there, self.loop.create_server(self._accept, port=PORT))
 
@@ -89,8 +89,8 @@ class Net:
         self.accepted.append(End(self.loop))
         return self.accepted[-1]
 
-    def run(self, actor: Actor, work: Coroutine[Any, Any, T]) -> T:
-        task = self.loop.create_task(work, context=actor.context.copy())
+    def run(self, process: SimProcess, work: Coroutine[Any, Any, T]) -> T:
+        task = self.loop.create_task(work, context=process.context.copy())
         return self.loop.run_until_complete(task)
 
     def wait(self, seconds: float = 10.0) -> None:

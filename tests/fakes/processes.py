@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from pydownpour.sim.actor import Actor
-from pydownpour.sim.hosts import Host
-from pydownpour.sim.processes import Processes
+from pydownpour.sim.machines.host import Host
+from pydownpour.sim.machines.process import SimProcess
+from pydownpour.sim.world.processes import Processes
 from tests.fakes.network import PORT, End, Net
 
 Main: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
@@ -35,9 +35,9 @@ class World:
         self.loop.close()
         assert self.loop.errors == []
 
-    def start(self, main: Main, name: str = "one", host: Host | None = None) -> Actor:
-        def on_exit(actor: Actor, error: BaseException | None) -> None:
-            self.exits.append((actor.name, error))
+    def start(self, main: Main, name: str = "one", host: Host | None = None) -> SimProcess:
+        def on_exit(process: SimProcess, error: BaseException | None) -> None:
+            self.exits.append((process.name, error))
 
         return self.processes.start(name, host or self.host, main, on_exit)
 
@@ -65,7 +65,7 @@ class World:
         self.client = await self.net.open()
         await asyncio.sleep(1e6)
 
-    def connected(self) -> Actor:
+    def connected(self) -> SimProcess:
         """The server of a client."""
         server = self.start(self.serve, "server", self.other)
         self.wait(0.0)

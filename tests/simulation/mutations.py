@@ -30,8 +30,9 @@ from pydownpour.replica.session import Session
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
-from pydownpour.sim import hostile, swarm
-from pydownpour.sim.world import World
+from pydownpour.sim.faults import hostile
+from pydownpour.sim.world import swarm
+from pydownpour.sim.world.world import World
 from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import frames
 from pydownpour.wire.messages import Stop
@@ -119,7 +120,7 @@ def no_push_window(patch: Patch) -> None:
 def no_record_window(patch: Patch) -> None:
     """The window is so much larger than small jobs' pushes that a smaller one must do."""
     patch.setattr(link_module, "RECORDS_IN_FLIGHT_MAX", 4)
-    patch.setattr("pydownpour.sim.checks_roles.RECORDS_IN_FLIGHT_MAX", 4)
+    patch.setattr("pydownpour.sim.checks.roles.RECORDS_IN_FLIGHT_MAX", 4)
 
     def next_run(self: Link, records_max: int) -> tuple[Part, int, int] | None:
         for part in self.queue:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pydownpour.sim import swarm
 from pydownpour.sim.trace import Trace
+from pydownpour.sim.world import swarm
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = [("calm", 1), ("kill", 2), ("zombie", 3), ("churn", 4), ("swarm", 5), ("swarm", 6)]
 
 PROGRAM = """
 import sys
-from pydownpour.sim import swarm
+from pydownpour.sim.world import swarm
 if sys.argv[1] == "warm":
     for seed in (11, 12):
         swarm.world(seed, "swarm").run()

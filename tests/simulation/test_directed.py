@@ -10,13 +10,13 @@ import pytest
 from pydownpour import limits
 from pydownpour.errors import PeerLost
 from pydownpour.net.client import Client
-from pydownpour.sim.actor import Actor
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.oracle import Oracle
-from pydownpour.sim.plans import Plan
-from pydownpour.sim.transport import SimTransport
-from pydownpour.sim.world import Settings, World
+from pydownpour.sim.checks.oracle import Oracle
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.faults.plans import FaultPlan
+from pydownpour.sim.machines.host import LinkModel
+from pydownpour.sim.machines.process import SimProcess
+from pydownpour.sim.network.transport import SimTransport
+from pydownpour.sim.world.world import Settings, World
 from pydownpour.wire.messages import Heartbeat
 
 STUCK_S = 10.0
@@ -37,7 +37,7 @@ def small_world(
         shards=2,
         link=LinkModel(latency_s=latency_s),
         compute=ComputeModel(base_s=0.5),
-        faults=Plan(storm_s=storm_s),  # then everything is healed
+        faults=FaultPlan(storm_s=storm_s),  # then everything is healed
         virtual_s_max=virtual_s_max,
     )
     return World(oracle.job, settings, oracle=oracle)
@@ -194,18 +194,18 @@ def test_a_run_in_which_nothing_is_late_says_nothing(caplog: pytest.LogCaptureFi
 def test_a_job_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(at: float) -> None:
     """Ctrl-Z, a walk, fg: longer than anybody's patience, and nobody is blamed."""
     world = small_world(storm_s=500.0, virtual_s_max=1000.0)
-    actors: list[Actor] = []
+    processes: list[SimProcess] = []
 
     def stop() -> None:
-        actors.extend(world.processes.alive)
-        for actor in actors:
-            world.processes.pause(actor)
+        processes.extend(world.processes.alive)
+        for process in processes:
+            world.processes.pause(process)
 
     def resume() -> None:
-        for actor in actors:
-            world.processes.resume(actor)
+        for process in processes:
+            world.processes.resume(process)
 
     world.loop.at(at, stop)
     world.loop.at(at + 5 * limits.JOIN_PATIENCE_S, resume)
     assert world.run().checks.violations == []
-    assert (len(actors), world.restarts, world.ends) == (5, 0, [])
+    assert (len(processes), world.restarts, world.ends) == (5, 0, [])

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from pydownpour.errors import ConfigError
-from pydownpour.sim import swarm
-from pydownpour.sim.faults import FAULTS
-from pydownpour.sim.plans import PLANS, Dose, Plan, plan
-from pydownpour.sim.storm import drawn
+from pydownpour.sim.faults.kinds import FAULTS
+from pydownpour.sim.faults.plans import PLANS, Dose, FaultPlan, fault_plan
+from pydownpour.sim.faults.storm import drawn
 from pydownpour.sim.trace import Trace
+from pydownpour.sim.world import swarm
 
 
 def test_every_fault_is_in_a_plan() -> None:
@@ -32,7 +32,7 @@ def test_a_seed_draws_some_doses_and_rates_of_its_own() -> None:
 
 def test_wrong_names_and_numbers_are_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="no fault plan 'storm'; there are calm, kill"):
-        plan("storm")
+        fault_plan("storm")
     with pytest.raises(ConfigError, match="fault 'fire' is unknown; known are kill, power"):
         Dose("fire", 1.0)
     with pytest.raises(ConfigError, match="every_s must be positive"):
@@ -46,7 +46,7 @@ def test_each_fault_strikes_and_is_named_in_the_trace(fault: str) -> None:
     trace = Trace(keep=True)
     world = swarm.world(3, "calm", trace)
     dose = Dose(fault, 0.3, (0.1, 0.5), "coordinator" if fault == "disk" else "replicas")
-    object.__setattr__(world.settings, "faults", Plan(fault, (dose,)))
+    object.__setattr__(world.settings, "faults", FaultPlan(fault, (dose,)))
     world.run()
     struck = [who for _, kind, who, _ in trace.kept or () if kind == "fault"]
     assert struck

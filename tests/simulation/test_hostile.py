@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pydownpour.errors import JobFailed
-from pydownpour.sim import swarm
+from pydownpour.sim.world import swarm
 from tests.reference import inlet as twin
 from tests.simulation.mutations import only_floors, secrets_are_not_checked, use_twin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydownpour.sim import swarm
+from pydownpour.sim.world import swarm
 from tests.simulation.mutations import MUTATIONS, Mutation, use_twin
 
 SEEDS_MAX = 40

@@ -12,11 +12,11 @@ import pytest
 
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.policy import Downpour
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.oracle import read
-from pydownpour.sim.plans import plan
-from pydownpour.sim.samples import SampleOracle
-from pydownpour.sim.world import Settings, World
+from pydownpour.sim.checks.oracle import read
+from pydownpour.sim.checks.samples import SampleOracle
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.faults.plans import fault_plan
+from pydownpour.sim.world.world import Settings, World
 from tests.simulation.mutations import stopped
 
 
@@ -40,7 +40,7 @@ def counted(
         seed=seed,
         replicas=replicas,
         shards=2,
-        faults=plan(faults),
+        faults=fault_plan(faults),
         compute=ComputeModel(base_s=0.05, jitter=0.5),
         virtual_s_max=virtual_s_max,
     )

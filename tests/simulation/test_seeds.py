@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pydownpour.sim import checks, swarm
-from pydownpour.sim.plans import PLANS
+from pydownpour.sim.checks import table
+from pydownpour.sim.faults.plans import PLANS
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world import World
+from pydownpour.sim.world import swarm
+from pydownpour.sim.world.world import World
 
 SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "120"))
 FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
@@ -54,8 +55,8 @@ def test_seeds(plan: str, first: int) -> None:
 
 @pytest.mark.parametrize("plan", ["swarm", "reset", "zombie", "pause"])
 def test_seeds_looked_at_after_every_moment(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "GLANCE_EVERY", 1)
-    monkeypatch.setattr(checks, "GLANCES_PER_STARE", 1)
+    monkeypatch.setattr(table, "CHEAP_EVERY", 1)
+    monkeypatch.setattr(table, "FULL_EVERY", 1)
     for seed in range(FIRST, FIRST + 5):
         world = swarm.world(seed, plan).run()
         assert not failures(world, seed, plan), failures(world, seed, plan)

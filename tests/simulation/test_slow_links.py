@@ -10,11 +10,11 @@ from pydownpour import limits
 from pydownpour.errors import LimitExceeded
 from pydownpour.policy import Downpour
 from pydownpour.shard.state import Refused, Shard
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.oracle import Oracle
-from pydownpour.sim.plans import Plan
-from pydownpour.sim.world import Settings, World
+from pydownpour.sim.checks.oracle import Oracle
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.faults.plans import FaultPlan
+from pydownpour.sim.machines.host import LinkModel
+from pydownpour.sim.world.world import Settings, World
 from pydownpour.wire.frames import Code
 from tests.reference import inlet as twin
 from tests.simulation.mutations import use_twin
@@ -37,7 +37,7 @@ def slow_world(*, road: str, pushes: int = 2, replicas: int = 1, **settings: Any
         "seed": 1,
         "shards": 1,
         "replicas": replicas,
-        "faults": Plan("slow links", settle_s=900.0),
+        "faults": FaultPlan("slow links", settle_s=900.0),
         "own_links": (("replica", SLOW),),
         "compute": ComputeModel(base_s=0.5),
         "proxied": 1.0 if road == "post" else 0.0,
@@ -69,7 +69,7 @@ def break_now_and_then(world: World, one: str, other: str) -> None:
 
 def break_all(world: World, one: str, other: str) -> None:
     for connection in list(world.network.connections.values()):
-        if {end.actor.name for end in connection.ends} == {one, other}:
+        if {end.process.name for end in connection.ends} == {one, other}:
             world.network.reset_connection(connection)
 
 

@@ -12,7 +12,7 @@ from pydownpour.errors import DeadlineExceeded
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.net.server import Call, FrameBody, Route, Server
-from pydownpour.sim.hosts import LinkModel
+from pydownpour.sim.machines.host import LinkModel
 from pydownpour.wire.messages import HeartbeatAnswer, Stop
 from tests.fakes.network import Net, made
 

@@ -222,6 +222,20 @@ def test_only_storage_touches_files() -> None:
     assert imported(others, lambda name: name.partition(".")[0] in FILE_MODULES) == []
 
 
+def mapped(package: Path) -> set[str]:
+    """Files that the map in a package's docstring names: a path at the beginning of a line."""
+    words = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    firsts = [line.split()[0] for line in words.splitlines() if line.startswith("    ")]
+    return {first for first in firsts if first.endswith(".py")}
+
+
+@pytest.mark.parametrize("room", ["sim", "testing"])
+def test_the_map_of_a_room_names_all_its_files(room: str) -> None:
+    package = PACKAGE / room
+    files = {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    assert mapped(package) == {name for name in files if not name.endswith("__init__.py")}
+
+
 def test_production_does_not_know_the_simulator() -> None:
     production = [source for source in SOURCES if source.room not in {"", *MAY_IMPORT_SIM}]
     assert imported(production, lambda name: room_of(name) == "sim") == []

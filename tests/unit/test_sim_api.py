@@ -285,7 +285,7 @@ def test_a_job_far_longer_than_any_patience_is_no_hang() -> None:
 def test_a_ghost_computes_and_judges_nothing() -> None:
     job = counting_job(plain=False)
     job._train = None
-    report = dp.simulate(job, replicas=3, ghost=True)
+    report = dp.simulate(job, replicas=3, timing_only=True)
     assert is_good(report)
     assert (report["units"], report["metrics"]) == (10, {})
     with pytest.raises(ConfigError, match=r"@job\.replica"):

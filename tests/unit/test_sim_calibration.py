@@ -6,8 +6,8 @@ import pytest
 
 from pydownpour.bench import sim_vs_real
 from pydownpour.bench.rows import Within
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.hosts import LinkModel
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.machines.host import LinkModel
 
 STEPS = 40
 

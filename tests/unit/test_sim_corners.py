@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pydownpour.sim.actor import Actor, Life
+from pydownpour.sim.machines.process import ProcessState, SimProcess
 from tests.fakes.network import PORT, End, Net, made
 from tests.fakes.processes import World
 
@@ -92,10 +92,10 @@ def test_to_stop_listening_twice_leaves_the_next_listener_alone(net: Net) -> Non
 
 def test_a_process_that_dies_leaves_a_port_it_gave_up_to_others(net: Net) -> None:
     net.server.close()
-    other = Actor("other", 3, net.there.host)
+    other = SimProcess("other", 3, net.there.host)
     again = net.run(other, net.loop.create_server(net._accept, port=PORT))
-    net.there.life = Life.DEAD
-    net.network.end_actor(net.there, silently=False)
+    net.there.state = ProcessState.DEAD
+    net.network.end_process(net.there, silently=False)
     assert again.is_serving()
 
 
@@ -148,7 +148,7 @@ def test_a_power_cut_takes_every_process_of_its_host(world: World) -> None:
     younger = world.start(world.ticks, "a", world.other)
     world.wait(1.0)
     world.processes.kill(younger, silently=True)
-    assert older.life is Life.DEAD
+    assert older.state is ProcessState.DEAD
     assert not world.other.is_up
 
 

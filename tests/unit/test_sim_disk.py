@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pydownpour.errors import ConfigError
-from pydownpour.sim.disk import Operation, SimDisk
-from pydownpour.sim.loop import SimLoop
+from pydownpour.sim.disk.disk import Operation, SimDisk
+from pydownpour.sim.loop.loop import SimLoop
 from pydownpour.storage.files import Files, LocalFiles
 from pydownpour.storage.rundir import RunFolder, make_run_folder
 

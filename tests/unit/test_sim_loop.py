@@ -14,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pydownpour.errors import BudgetSpent, SimulationStuck
-from pydownpour.sim.actor import Actor, Life
-from pydownpour.sim.handles import CANCELLED_KEPT, Timer, Timers
-from pydownpour.sim.hosts import Host, LinkModel
-from pydownpour.sim.loop import SimLoop
+from pydownpour.sim.loop.handles import CANCELLED_KEPT, Timer, Timers
+from pydownpour.sim.loop.loop import SimLoop
+from pydownpour.sim.machines.host import Host, LinkModel
+from pydownpour.sim.machines.process import ProcessState, SimProcess
 
 DAY_S = 86_400.0
 
@@ -32,10 +32,10 @@ def loop() -> Iterator[SimLoop]:
         yield one
 
 
-def process(offset_s: float = 0.0) -> Actor:
+def process(offset_s: float = 0.0) -> SimProcess:
     host = Host("host", "10.0.0.1", LinkModel())
     host.clock_offset_s = offset_s
-    return Actor("process", 1, host)
+    return SimProcess("process", 1, host)
 
 
 def wait(loop: SimLoop, seconds: float) -> None:
@@ -267,7 +267,7 @@ def test_the_garbage_of_a_dead_process_is_nobody_s_error(loop: SimLoop) -> None:
     one = process()
     one.context.run(drop_a_failure)
     assert len(loop.errors) == 1
-    one.life = Life.DEAD
+    one.state = ProcessState.DEAD
     one.context.run(drop_a_failure)
     loop.call_soon(int, "x", context=one.context)  # does not run
     loop.call_exception_handler({"message": "something was left open"})
@@ -290,7 +290,8 @@ def test_callbacks_timers_and_tasks_belong_to_the_process_that_made_them(loop: S
     task = loop.create_task(work(), context=one.context.copy())
     assert list(one.tasks) == [task]
     loop.run_until_complete(task)
-    loop.at(2.0, setattr, one, "life", Life.PAUSED)  # made later, so the callback is ready by then
+    # Made later than the callback, which is ready by then.
+    loop.at(2.0, setattr, one, "state", ProcessState.PAUSED)
     wait(loop, 5.0)
     assert seen == []
     assert len(one.held) == 2

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydownpour.sim.actor import Actor, Life
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.network import SYN_RETRY_S
+from pydownpour.sim.machines.host import LinkModel
+from pydownpour.sim.machines.process import ProcessState, SimProcess
+from pydownpour.sim.network.network import SYN_RETRY_S
 from tests.fakes.network import LATENCY_S, PORT, STEADY, Net, code, made
 
 NARROW = LinkModel(latency_s=LATENCY_S, jitter=0.0, bytes_per_s=1024)
@@ -67,8 +67,8 @@ def test_whom_nobody_can_connect_to(net: Net) -> None:
 
 
 def test_a_port_serves_one_listener(net: Net) -> None:
-    def listen(port: int, actor: Actor = net.there) -> Any:
-        return net.run(actor, net.loop.create_server(asyncio.Protocol, port=port))
+    def listen(port: int, process: SimProcess = net.there) -> Any:
+        return net.run(process, net.loop.create_server(asyncio.Protocol, port=port))
 
     assert fails(lambda: listen(PORT)) == "EADDRINUSE"
     assert listen(PORT, net.here).is_serving()  # another host's ports are its own
@@ -80,8 +80,8 @@ def test_a_port_serves_one_listener(net: Net) -> None:
 
 def test_a_listener_that_dies_refuses_afterwards(net: Net) -> None:
     net.connect()
-    net.there.life = Life.DEAD
-    net.network.end_actor(net.there, silently=False)
+    net.there.state = ProcessState.DEAD
+    net.network.end_process(net.there, silently=False)
     assert fails(net.connect) == "ECONNREFUSED"
 
 

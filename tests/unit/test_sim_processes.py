@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from pydownpour.net import process
-from pydownpour.sim.actor import Life
-from pydownpour.sim.processes import UNWIND_S
+from pydownpour.sim.machines.process import ProcessState
+from pydownpour.sim.world.processes import UNWIND_S
 from tests.fakes.network import LATENCY_S, code
 from tests.fakes.processes import World
 
@@ -38,7 +38,7 @@ def test_a_main_that_ends_is_told_and_what_it_left_is_cancelled(world: World) ->
     assert world.exits == [("one", None)]
     assert world.seen == ["tick 0", "tick 1", "finally"]
     assert left[0].cancelled()
-    assert one.life is Life.DEAD
+    assert one.state is ProcessState.DEAD
     assert (world.processes.alive, world.processes.live) == ({}, {})
     assert world.noted("start", "exit") == ["start one", "exit one"]
     world.start(lambda: world.net.open("nowhere"), "two")
@@ -63,7 +63,7 @@ def test_a_killed_process_runs_nothing_from_then_on(world: World) -> None:
     world.wait()
     assert (world.seen, world.exits) == ([], [])
     assert world.noted("kill", "power cut", "exit") == ["kill one", "power cut other"]
-    assert one.life is Life.DEAD
+    assert one.state is ProcessState.DEAD
     assert world.processes.graveyard == [one, other]
 
 
@@ -78,7 +78,7 @@ def test_peers_of_a_killed_process_see_a_reset(world: World) -> None:
     assert (world.server.got, world.server.told) == (b"", [])  # it knows nothing any more
     again = world.start(lambda: world.net.open(), "again")
     world.wait()
-    assert again.life is Life.DEAD
+    assert again.state is ProcessState.DEAD
     assert code(world.exits[0][1]) == "ECONNREFUSED"
     world.loop.run_until_complete(world.processes.unwind())
     assert world.server.words == ["lost"]  # frames that wait for it must end
@@ -92,7 +92,7 @@ def test_peers_of_a_process_without_power_see_nothing_until_its_host_answers(wor
     assert world.client.told == []
     second = world.start(lambda: world.net.open(), "second")
     world.wait()
-    assert second.life is Life.RUNNING  # it knocks and nobody answers
+    assert second.state is ProcessState.RUNNING  # it knocks and nobody answers
     world.start(world.serve, "server", world.other)
     world.wait()
     assert world.exits == [("second", None)]
@@ -189,7 +189,7 @@ def test_terminate_cancels_the_main_coroutine(world: World) -> None:
     world.processes.pause(paused)
     world.processes.terminate(paused)
     world.wait()
-    assert paused.life is Life.PAUSED
+    assert paused.state is ProcessState.PAUSED
     world.processes.resume(paused)
     world.wait()
     assert world.exits == [("one", None), ("paused", None)]
@@ -240,7 +240,7 @@ def test_unwinding_ends_every_frame_that_is_left(world: World) -> None:
     words = sorted(word for word in world.seen if "tick" not in word)
     assert words == ["child", "child is done", "killed", "lost", "paused", "running"]
     assert world.loop.now == ends  # nobody connects any more
-    assert [list(actor.tasks) for actor in (killed, lost, paused, running)] == [[]] * 4
+    assert [list(process.tasks) for process in (killed, lost, paused, running)] == [[]] * 4
     assert (world.processes.alive, world.processes.live) == ({}, {})
 
 

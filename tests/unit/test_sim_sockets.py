@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from pydownpour.errors import ConfigError
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.loop import SimLoop
-from pydownpour.sim.network import Network
-from pydownpour.sim.processes import Processes
+from pydownpour.sim.loop.loop import SimLoop
+from pydownpour.sim.machines.host import LinkModel
+from pydownpour.sim.network.network import Network
 from pydownpour.sim.trace import Trace
+from pydownpour.sim.world.processes import Processes
 
 Main = Callable[[], Coroutine[Any, Any, object]]
 LATENCY_S = 0.5
@@ -36,10 +36,10 @@ def run(**mains: Main) -> float:
             known = network.hosts.get(name.partition("_")[0])
             host = known or network.add_host(name.partition("_")[0], LinkModel(LATENCY_S, 0.0))
 
-            def ended(actor: Any, error: BaseException | None) -> None:
+            def ended(process: Any, error: BaseException | None) -> None:
                 if error is not None:
                     failed.append(error)
-                if error is not None or actor.name.endswith("client"):
+                if error is not None or process.name.endswith("client"):
                     done.set()
 
             processes.start(name, host, main, ended)

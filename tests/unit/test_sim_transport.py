@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pydownpour.sim.actor import current
-from pydownpour.sim.transport import HIGH_WATER
+from pydownpour.sim.machines.process import current
+from pydownpour.sim.network.transport import HIGH_WATER
 from tests.fakes.network import LATENCY_S, Net, made
 
 HANDED_TO = contextvars.ContextVar("handed_to", default="nobody")

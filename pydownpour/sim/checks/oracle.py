@@ -31,7 +31,7 @@ from pydownpour.replica.pushes import Part, Push
 if TYPE_CHECKING:
     from pydownpour.replica.replica import Trainer
     from pydownpour.shard.state import Shard
-    from pydownpour.sim.actor import Actor
+    from pydownpour.sim.machines.process import SimProcess
 
 NAMED_MAX = 3
 """Wrong elements a violation names."""
@@ -46,14 +46,14 @@ class Life:
         pushed: What it pushed and is not wholly answered, oldest first.
     """
 
-    actor: Actor
+    process: SimProcess
     replica: int
     incarnation: int
     trainer: Trainer
     pushed: list[Pushed] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{self.actor.name} ({self.replica}.{self.incarnation})"
+        return f"{self.process.name} ({self.replica}.{self.incarnation})"
 
 
 @final

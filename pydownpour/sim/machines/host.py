@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from pydownpour.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pydownpour.sim.actor import Actor
-    from pydownpour.sim.disk import SimDisk
-    from pydownpour.sim.transport import SimTransport
+    from pydownpour.sim.disk.disk import SimDisk
+    from pydownpour.sim.machines.process import SimProcess
+    from pydownpour.sim.network.transport import SimTransport
 
 Where: TypeAlias = int | str
 """What a host's processes listen at: a port, or the path of a Unix socket."""
@@ -80,24 +80,24 @@ class Listener(asyncio.AbstractServer):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        actor: Actor,
+        process: SimProcess,
         where: Where,
         factory: Callable[[], Any],
     ) -> None:
-        self._loop, self.actor, self.where, self.factory = loop, actor, where, factory
-        self.sockets = [_Named(actor.host, where)]
+        self._loop, self.process, self.where, self.factory = loop, process, where, factory
+        self.sockets = [_Named(process.host, where)]
 
     def close(self) -> None:
         """Stop listening; once is enough, and another may have the place by the second time."""
         if self.is_serving():
-            del self.actor.host.listening[self.where]
+            del self.process.host.listening[self.where]
 
     async def wait_closed(self) -> None:
         """At once."""
 
     def is_serving(self) -> bool:
         """True until closed."""
-        return self.actor.host.listening.get(self.where) is self
+        return self.process.host.listening.get(self.where) is self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The world's."""

@@ -1,11 +1,11 @@
 """A plain function in the simulator: a real thread that runs only while the loop waits for it.
 
-The function blocks in ``replica.step``, so it needs a stack of its own. The baton is what keeps a
-run repeatable: of the loop's thread and the function's exactly one runs at any moment. Every call
-that needs the session hands the baton to the loop and waits; no virtual time passes while the
-function has it.
+The function blocks in ``replica.step``, so it needs a stack of its own. The handoff between the two
+threads keeps a run repeatable: of the loop's and the function's exactly one runs at any moment.
+Every call that needs the session hands over to the loop and waits; no virtual time passes while
+the function runs.
 
-Lifecycle: a killed replica's thread waits for a baton that never comes, and its ``finally`` blocks
+Lifecycle: a killed replica's thread waits for a turn that never comes, and its ``finally`` blocks
 do not run, as after SIGKILL. When the world is torn down it is given CancelledError where it waits
 and from every later call, and is joined.
 """
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 from pydownpour.replica.portal import Portal
 from pydownpour.replica.replica import BlockingReplica, Replica
-from pydownpour.sim.compute import ComputeModel, charged_samples
+from pydownpour.sim.compute.cost import ComputeModel, charged_samples
 
 if TYPE_CHECKING:
     from pydownpour.replica.work import Unit
-    from pydownpour.sim.hosts import Host
+    from pydownpour.sim.machines.host import Host
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _Outcome:
 
 
 @final
-class Baton(Portal):
+class ThreadHandoff(Portal):
     """Runs one plain function beside the loop; the function's way to its session.
 
     Args:
@@ -207,15 +207,15 @@ async def run_plain(
 ) -> None:
     """Run a job's plain function as a simulated replica."""
     trainer = replica._trainer
-    baton, before = Baton(f"simulated {host.name}"), trainer.portal
+    handoff, before = ThreadHandoff(f"simulated {host.name}"), trainer.portal
     blocking = BlockingReplica(trainer, asyncio.get_running_loop().time)
 
     def main() -> None:
-        function(ChargedBlockingReplica(blocking, baton, model, host, rng))
+        function(ChargedBlockingReplica(blocking, handoff, model, host, rng))
         blocking.flush()
 
-    trainer.portal = baton
+    trainer.portal = handoff
     try:
-        await baton.run(main)
+        await handoff.run(main)
     finally:
         trainer.portal = before

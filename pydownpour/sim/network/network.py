@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
-from pydownpour.sim.actor import Actor, Life, current
-from pydownpour.sim.handles import Callback
-from pydownpour.sim.hosts import Host, LinkModel, Listener, Where, address
-from pydownpour.sim.loop import SimLoop
+from pydownpour.sim.loop.handles import Callback
+from pydownpour.sim.loop.loop import SimLoop
+from pydownpour.sim.machines.host import Host, LinkModel, Listener, Where, address
+from pydownpour.sim.machines.process import ProcessState, SimProcess, current
+from pydownpour.sim.network.transport import SimTransport
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.transport import SimTransport
 
 
 @final
@@ -107,16 +107,16 @@ class Network:
 
     def listen(self, factory: Callable[[], Any], where: Where | None) -> Listener:
         """Listen on the running process's host, at a port (0: any free one) or a path."""
-        actor = self._running()
+        process = self._running()
         if not where:
             self._ports += 1
             where = self._ports
-        if where in actor.host.listening:
+        if where in process.host.listening:
             what = f"port {where}" if isinstance(where, int) else where
-            raise OSError(errno.EADDRINUSE, f"{what} of {actor.host.name} is in use")
-        listener = Listener(self.loop, actor, where, factory)
-        actor.host.listening[where] = listener
-        actor.ports[where] = None
+            raise OSError(errno.EADDRINUSE, f"{what} of {process.host.name} is in use")
+        listener = Listener(self.loop, process, where, factory)
+        process.host.listening[where] = listener
+        process.ports[where] = None
         return listener
 
     async def connect(self, sock: Any, ip: str, port: int) -> None:
@@ -136,35 +136,35 @@ class Network:
         return _started(await self._open(self._running().host, path), factory)
 
     async def _open(self, host: Host, where: Where) -> SimTransport:
-        actor = self._running()
+        process = self._running()
         if self.is_closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the simulation is over")
-        if host is not actor.host:
-            await asyncio.sleep(self._latency(actor.host, host))
-            while not host.is_up or self._is_blocked(actor.host, host):
+        if host is not process.host:
+            await asyncio.sleep(self._latency(process.host, host))
+            while not host.is_up or self._is_blocked(process.host, host):
                 await asyncio.sleep(SYN_RETRY_S)
-            await asyncio.sleep(self._latency(host, actor.host))
+            await asyncio.sleep(self._latency(host, process.host))
         listener = host.listening.get(where)
-        if listener is None or listener.actor.life is Life.DEAD:
+        if listener is None or listener.process.state is ProcessState.DEAD:
             if isinstance(where, str):
                 raise FileNotFoundError(errno.ENOENT, f"nobody listens at {where}")
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"{host.name}:{where} refused")
         self._numbers += 1
         self._ports += 1
         connection = Connection(self, self._numbers)
-        ours = (actor.host.address, self._ports) if isinstance(where, int) else ""
+        ours = (process.host.address, self._ports) if isinstance(where, int) else ""
         theirs = address(host, where)
-        client = SimTransport(self, actor, connection, ours, theirs)
-        server = SimTransport(self, listener.actor, connection, theirs, ours)
+        client = SimTransport(self, process, connection, ours, theirs)
+        server = SimTransport(self, listener.process, connection, theirs, ours)
         client.peer, server.peer = server, client
         for end in (client, server):
-            end.path = f"{end.actor.name}>{end.peer.actor.name}"
+            end.path = f"{end.process.name}>{end.peer.process.name}"
             end.path_id = self.trace.path_id(end.path)
         connection.ends = (client, server)
         self.connections[connection.number] = connection
         self.trace.note(self.loop.now, "connect", client.path, connection.number)
         accept = self._accept
-        self.loop.call_soon(accept, server, listener, context=listener.actor.context.copy())
+        self.loop.call_soon(accept, server, listener, context=listener.process.context.copy())
         return client
 
     def _accept(self, server: SimTransport, listener: Listener) -> None:
@@ -176,11 +176,11 @@ class Network:
         sock.close()
         return _started(transport, factory)
 
-    def _running(self) -> Actor:
-        actor = current()
-        if actor is None:
+    def _running(self) -> SimProcess:
+        process = current()
+        if process is None:
             raise RuntimeError("only a simulated process has a network")
-        return actor
+        return process
 
     # -- bytes on their way ------------------------------------------------------------------------
 
@@ -188,10 +188,10 @@ class Network:
         """Carry bytes (None: end of stream) to the other end."""
         if self.is_closed or source.connection.is_forgotten:
             return
-        if payload is not None and not source.actor.host.passes_upgrade:
+        if payload is not None and not source.process.host.passes_upgrade:
             payload = payload.replace(b"\r\nUpgrade: ", b"\r\nX-Taken: ")  # of the same length
         if self._rng.random() < 0.5 and payload is not None and len(payload) > 1:
-            pieces = self._sliced(payload, source.actor.host.link.slices_max)
+            pieces = self._sliced(payload, source.process.host.link.slices_max)
         else:
             pieces = [payload]
         for piece in pieces:
@@ -207,7 +207,7 @@ class Network:
         return [payload[a:b] for a, b in itertools.pairwise(bounds) if b > a]
 
     def _send_piece(self, source: SimTransport, payload: bytes | None) -> None:
-        here, there = source.actor.host, source.peer.actor.host
+        here, there = source.process.host, source.peer.process.host
         pair = (here.name, there.name)
         if pair in self.cut or pair in self._held:
             self._held.setdefault(pair, deque()).append((source, payload))
@@ -222,7 +222,7 @@ class Network:
 
     def _carry(self, source: SimTransport, payload: bytes | memoryview | None) -> None:
         """Over the links, of what takes long the first piece; the rest when that is through."""
-        here, there = source.actor.host, source.peer.actor.host
+        here, there = source.process.host, source.peer.process.host
         now = self.loop.now
         size = 0 if payload is None else len(payload)
         share = max(PACKET_SIZE, min(here.link.bytes_per_s, there.link.down) * SHARE_S)
@@ -248,7 +248,7 @@ class Network:
         if source.is_lost or source.is_silenced or source.connection.is_forgotten:
             source.queued.clear()
             return
-        pair = (source.actor.host.name, source.peer.actor.host.name)
+        pair = (source.process.host.name, source.peer.process.host.name)
         if pair in self.cut or pair in self._held:
             held = self._held.setdefault(pair, deque())
             while source.queued:
@@ -260,7 +260,7 @@ class Network:
     def _deliver(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
         if source.connection.is_forgotten:
             return
-        is_clogged = self._is_clogged(source.actor.host, target.actor.host)
+        is_clogged = self._is_clogged(source.process.host, target.process.host)
         if is_clogged:
             self._clogged[source] = None
         if is_clogged or source.clogged:
@@ -275,20 +275,20 @@ class Network:
                 self._unknown(source, target)
                 source.taken(len(payload))
             return
-        actor = target.actor
-        if actor.life is Life.RUNNING and not actor.held:
+        process = target.process
+        if process.state is ProcessState.RUNNING and not process.held:
             target.context.run(self._arrived, source, target, payload)
             return
         # Behind what came while it was paused.
         what = (source, target, payload)
-        actor.held.append(Callback(self._arrived, what, self.loop, target.context, actor)._run)
+        process.held.append(Callback(self._arrived, what, self.loop, target.context, process)._run)
 
     def _unknown(self, source: SimTransport, target: SimTransport) -> None:
         """Bytes for a connection that is over: the kernel resets it, as soon as it has power."""
-        if target.actor.host.is_up:
+        if target.process.host.is_up:
             self.reset(target)
         else:
-            target.actor.host.knocking[source] = None
+            target.process.host.knocking[source] = None
 
     def _arrived(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
         if isinstance(payload, _Reset):
@@ -360,7 +360,7 @@ class Network:
         """What was stuck arrives, each stream in order."""
         for source in list(self._clogged):
             target = source.peer
-            if self._is_clogged(source.actor.host, target.actor.host):
+            if self._is_clogged(source.process.host, target.process.host):
                 continue
             del self._clogged[source]
             self.loop.call_soon(self._drip, source, context=_WORLD)
@@ -371,7 +371,7 @@ class Network:
         What the first one starts (a task, say) has begun before the next comes.
         """
         target = source.peer
-        if self._is_clogged(source.actor.host, target.actor.host):
+        if self._is_clogged(source.process.host, target.process.host):
             self._clogged[source] = None
         elif source.clogged:
             self._hand(source, target, source.clogged.popleft())
@@ -379,7 +379,7 @@ class Network:
 
     def reset(self, source: SimTransport) -> None:
         """The other end sees a reset, after the latency; what was on its way is lost."""
-        here, there = source.actor.host, source.peer.actor.host
+        here, there = source.process.host, source.peer.process.host
         if source.peer.is_lost:
             return
         if (here.name, there.name) in self.cut:
@@ -399,13 +399,13 @@ class Network:
         self.trace.note(self.loop.now, "forget", connection.ends[0].path, connection.number)
         connection.is_forgotten = True
 
-    def end_actor(self, actor: Actor, *, silently: bool) -> None:
+    def end_process(self, process: SimProcess, *, silently: bool) -> None:
         """A process is gone: its kernel closes its sockets, or (power loss) says nothing."""
-        for port in list(actor.ports):
-            listener = actor.host.listening.get(port)
-            if listener is not None and listener.actor is actor:
+        for port in list(process.ports):
+            listener = process.host.listening.get(port)
+            if listener is not None and listener.process is process:
                 listener.close()
-        for transport in list(actor.transports):
+        for transport in list(process.transports):
             if silently:
                 transport.is_silenced = True
             else:

@@ -13,10 +13,10 @@ import functools
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast, final
 
-from pydownpour.sim.actor import Actor, Life
+from pydownpour.sim.machines.process import ProcessState, SimProcess
 
 if TYPE_CHECKING:
-    from pydownpour.sim.network import Connection, Network
+    from pydownpour.sim.network.network import Connection, Network
 
 HIGH_WATER = 64 * 1024
 
@@ -28,16 +28,16 @@ class SimTransport(asyncio.Transport):
     def __init__(
         self,
         network: Network,
-        actor: Actor,
+        process: SimProcess,
         connection: Connection,
         sockname: tuple[str, int] | str,
         peername: tuple[str, int] | str,
     ) -> None:
         super().__init__({"sockname": sockname, "peername": peername, "socket": None})
-        self._network, self.actor, self.connection = network, actor, connection
+        self._network, self.process, self.connection = network, process, connection
         self._loop = network.loop
         self._protocol: Any = None
-        self._context = actor.context.copy()
+        self._context = process.context.copy()
         self._inbox: deque[bytes | None] = deque()
         self._outgoing: list[bytes] = []
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
@@ -60,7 +60,7 @@ class SimTransport(asyncio.Transport):
         self.is_silenced = False
         """Its host lost power: what it had to send is gone."""
         self._lost_with: Exception | None = None
-        actor.transports[self] = None
+        process.transports[self] = None
 
     def start(self, protocol: Any) -> None:
         """Give the connection to its protocol, with what has happened to it meanwhile."""
@@ -244,16 +244,16 @@ class SimTransport(asyncio.Transport):
             return
         self._lost = self._closing = True
         self._inbox.clear()
-        self.actor.transports.pop(self, None)
+        self.process.transports.pop(self, None)
         self.connection.end_lost()
         if self._protocol is None:
             self._lost_with = error
             return
-        if self.actor.life is not Life.DEAD:
+        if self.process.state is not ProcessState.DEAD:
             self._protocol.connection_lost(error)
         else:  # for the end of the world, when leftover frames wait for it
             told = functools.partial(self._context.run, self._protocol.connection_lost, error)
-            self.actor.held.append(told)
+            self.process.held.append(told)
 
     @property
     def context(self) -> contextvars.Context:

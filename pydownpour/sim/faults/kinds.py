@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pydownpour import limits
-from pydownpour.sim import hostile as hostile_peer
-from pydownpour.sim.actor import Life
+from pydownpour.sim.faults import hostile as hostile_peer
+from pydownpour.sim.machines.process import ProcessState
 
 if TYPE_CHECKING:
-    from pydownpour.sim.hosts import Host
-    from pydownpour.sim.storm import Storm
+    from pydownpour.sim.faults.storm import Storm
+    from pydownpour.sim.machines.host import Host
 
 Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "guests", "all"]
 
@@ -48,26 +48,26 @@ async def power(storm: Storm, host: Host, seconds: float) -> None:
 
 async def pause(storm: Storm, host: Host, seconds: float) -> None:
     """SIGSTOP and SIGCONT."""
-    actor = storm.actor(host)
-    if actor is None or actor.life is not Life.RUNNING:
+    process = storm.process(host)
+    if process is None or process.state is not ProcessState.RUNNING:
         return
     storm.struck("pause", host)
-    storm.world.processes.pause(actor)
+    storm.world.processes.pause(process)
     await asyncio.sleep(seconds)
-    storm.world.processes.resume(actor)
+    storm.world.processes.resume(process)
 
 
 async def zombie(storm: Storm, host: Host, seconds: float) -> None:
     """A replica stands still, is given up for a successor under its id, and wakes again."""
-    actor = storm.actor(host)
-    if actor is None:
+    process = storm.process(host)
+    if process is None:
         return
     storm.struck("zombie", host)
-    storm.world.processes.pause(actor)
+    storm.world.processes.pause(process)
     await asyncio.sleep(seconds / 4)
     storm.world.supersede(host.name)
     await asyncio.sleep(seconds * 3 / 4)
-    storm.world.processes.resume(actor)
+    storm.world.processes.resume(process)
 
 
 async def slow(storm: Storm, host: Host, seconds: float) -> None:
@@ -126,8 +126,8 @@ async def estrange(storm: Storm, host: Host, seconds: float) -> None:
 
 async def reset(storm: Storm, host: Host, seconds: float) -> None:
     """Connections of the host break: one of them, or all."""
-    actor = storm.actor(host)
-    mine = list(actor.transports) if actor is not None else []
+    process = storm.process(host)
+    mine = list(process.transports) if process is not None else []
     if not mine:
         return
     storm.struck("reset", host)
@@ -137,8 +137,8 @@ async def reset(storm: Storm, host: Host, seconds: float) -> None:
 
 async def forget(storm: Storm, host: Host, seconds: float) -> None:
     """A router forgets connections of the host, one or all: nothing passes, and nobody is told."""
-    actor = storm.actor(host)
-    mine = list(actor.transports) if actor is not None else []
+    process = storm.process(host)
+    mine = list(process.transports) if process is not None else []
     if not mine:
         return
     storm.struck("forget", host)
@@ -226,9 +226,9 @@ async def doom(storm: Storm, host: Host, seconds: float) -> None:
     if storm.world.faults or coordinator is None or coordinator.job.state == "waiting":
         return
     storm.struck("doom", host)
-    actor = storm.actor(host)
-    if actor is not None:
-        storm.world.processes.kill(actor, silently=storm.rng.random() < 0.5)
+    process = storm.process(host)
+    if process is not None:
+        storm.world.processes.kill(process, silently=storm.rng.random() < 0.5)
 
 
 FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {

@@ -2,10 +2,10 @@
 
 Everything that happens at one virtual moment is let happen; then, before time goes on, it is the
 checks' turn (``SimLoop.on_instant``). Looking after every single moment would cost more than the
-run, so the cheap rows look at every ``GLANCE_EVERY``-th, in worlds of many replicas at fewer, and
-the dear ones at every ``GLANCES_PER_STARE``-th glance. What they compare only ever grows, or is a
-sum that stays wrong, so a look less misses nothing for good. All of them look when a replica ends,
-and at the end.
+run: a cheap look asks the cheap rows, every ``CHEAP_EVERY``-th moment (in worlds of many replicas
+more rarely), and each ``FULL_EVERY``-th look is full and asks all of them. What they compare only
+ever grows, or is a sum that stays wrong, so a look less misses nothing for good. The look when a
+replica ends, and the one at the end, are full.
 
 A new feature adds a class here or in a file of its own, and a row to CHECKS.
 """
@@ -16,31 +16,31 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.checks_files import RunFolderIsTrue
-from pydownpour.sim.checks_roles import (
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.files import RunFolderIsTrue
+from pydownpour.sim.checks.oracle import Life
+from pydownpour.sim.checks.roles import (
     BuffersWithinBounds,
     FetchesNeverGoBack,
     MemoryWithinBounds,
     ReplicasWithinWindows,
     ShardsNeverGoBack,
 )
-from pydownpour.sim.checks_work import (
+from pydownpour.sim.checks.samples import SamplesCount
+from pydownpour.sim.checks.work import (
     EndInWords,
     LedgerBalances,
     NothingEscapes,
     ParametersCountPushes,
     UnitsCountOnce,
 )
-from pydownpour.sim.oracle import Life
-from pydownpour.sim.samples import SamplesCount
 
 if TYPE_CHECKING:
     from pydownpour.coordinator.service import CoordinatorService
     from pydownpour.replica.pushes import Push
     from pydownpour.replica.replica import Replica
-    from pydownpour.sim.actor import Actor
-    from pydownpour.sim.world import World
+    from pydownpour.sim.machines.process import SimProcess
+    from pydownpour.sim.world.world import World
 
 CHECKS: Final[tuple[type[Check], ...]] = (
     ShardsNeverGoBack,
@@ -59,10 +59,10 @@ CHECKS: Final[tuple[type[Check], ...]] = (
 
 LOGGERS: Final = ("pydownpour", "aiohttp", "asyncio")
 """Where an error that was caught is written to."""
-GLANCE_EVERY: Final = 8
-"""Moments; times the number of replicas over four, since a glance looks at each of them."""
-GLANCES_PER_STARE: Final = 8
-"""How much more rarely the dear rows look."""
+CHEAP_EVERY: Final = 8
+"""Moments between two looks; times the number of replicas over four, since a look is at each."""
+FULL_EVERY: Final = 8
+"""Looks between two full ones."""
 VIOLATIONS_MAX: Final = 20
 """One fault shows in many places; the first ones tell."""
 SMALL_WORLD: Final = 64
@@ -84,7 +84,7 @@ class Checks(logging.Handler):
         super().__init__(logging.ERROR)
         self.world = world
         self.violations: list[str] = []
-        self.lives: dict[Actor, Life] = {}
+        self.lives: dict[SimProcess, Life] = {}
         self.logged: list[str] = []
         self.acked = 0
         """Pushes acknowledged to replicas that ended."""
@@ -92,7 +92,7 @@ class Checks(logging.Handler):
         replicas = world.settings.replicas
         self._is_small = replicas <= SMALL_WORLD
         """A look costs as much as there are replicas; large worlds are run for their figures."""
-        self._every = GLANCE_EVERY * (max(1, replicas // 4) if self._is_small else replicas)
+        self._every = CHEAP_EVERY * (max(1, replicas // 4) if self._is_small else replicas)
         self._moments = 0
 
     def __enter__(self) -> Checks:
@@ -118,12 +118,12 @@ class Checks(logging.Handler):
         for check in self._checks:
             check.watch_coordinator(service)
 
-    def watch_replica(self, actor: Actor, replica: Replica) -> None:
+    def watch_replica(self, process: SimProcess, replica: Replica) -> None:
         """A replica has joined; from now on its pushes are recorded."""
         trainer = replica._trainer
         session = trainer.session
-        life = Life(actor, replica.id, replica.incarnation, trainer)
-        self.lives[actor] = life
+        life = Life(process, replica.id, replica.incarnation, trainer)
+        self.lives[process] = life
         send = session.push
 
         def recorded(push: Push) -> None:
@@ -135,13 +135,13 @@ class Checks(logging.Handler):
         for check in self._checks:
             check.joined(life)
 
-    def replica_gone(self, actor: Actor) -> None:
+    def replica_gone(self, process: SimProcess) -> None:
         """A replica ended or was killed."""
-        life = self.lives.get(actor)
+        life = self.lives.get(process)
         if life is not None:
             if self._is_small:
-                self._look(all_of_them=True)
-            del self.lives[actor]
+                self._look(full=True)
+            del self.lives[process]
             self.acked += life.trainer.session.acked
             for check in self._checks:
                 check.gone(life)
@@ -151,16 +151,16 @@ class Checks(logging.Handler):
     def _moment(self) -> None:
         self._moments += 1
         if self._moments % self._every == 0:
-            self._look(all_of_them=self._moments % (GLANCES_PER_STARE * self._every) == 0)
+            self._look(full=self._moments % (FULL_EVERY * self._every) == 0)
 
-    def _look(self, *, all_of_them: bool) -> None:
+    def _look(self, *, full: bool) -> None:
         for check in self._checks:
-            if all_of_them or check.is_cheap:
+            if full or check.is_cheap:
                 self._book(check, check.look())
 
     def at_end(self) -> None:
         """The run is over."""
-        self._look(all_of_them=True)
+        self._look(full=True)
         for life in self.lives.values():
             self.acked += life.trainer.session.acked
         for check in self._checks:

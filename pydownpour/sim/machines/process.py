@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from pydownpour import limits
-from pydownpour.net.process import CURRENT, Process
+from pydownpour.net.process import CURRENT, ProcessFacts
 
 if TYPE_CHECKING:
     import asyncio
 
-    from pydownpour.sim.hosts import Host
-    from pydownpour.sim.transport import SimTransport
+    from pydownpour.sim.machines.host import Host
+    from pydownpour.sim.network.transport import SimTransport
 
 SIMULATED_RSS = 50_000_000
 """What every simulated process says of its memory: one number, so that no message varies."""
 
 
-class Life(enum.Enum):
+class ProcessState(enum.Enum):
     """How a process is."""
 
     RUNNING = "running"
@@ -37,7 +37,7 @@ class Life(enum.Enum):
 
 
 @final
-class Actor(Process):
+class SimProcess(ProcessFacts):
     """One process on a host, from its start to its end; a restart is a new one.
 
     Attributes:
@@ -48,7 +48,7 @@ class Actor(Process):
 
     def __init__(self, name: str, number: int, host: Host) -> None:
         self.name, self.number, self.host = name, number, host
-        self.life = Life.RUNNING
+        self.state = ProcessState.RUNNING
         self.held: deque[Callable[[], object]] = deque()
         self.clock_offset_s = host.clock_offset_s
         self.transports: dict[SimTransport, None] = {}
@@ -57,7 +57,7 @@ class Actor(Process):
         self.main: asyncio.Task[Any] | None = None
         self.context = contextvars.copy_context()
         self.context.run(CURRENT.set, self)
-        self.context.run(_ACTOR.set, self)
+        self.context.run(_PROCESS.set, self)
 
     # -- what it says of itself ------------------------------------------------------------------
 
@@ -82,17 +82,19 @@ class Actor(Process):
         return limits.DESCRIPTORS_WANTED, 0
 
     def __repr__(self) -> str:
-        return f"<{self.name} {self.life.value}>"
+        return f"<{self.name} {self.state.value}>"
 
 
-_ACTOR: contextvars.ContextVar[Actor | None] = contextvars.ContextVar("actor", default=None)
+_PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar(
+    "process", default=None
+)
 
 
-def current() -> Actor | None:
-    """The actor whose callback runs; None in the world's own."""
-    return _ACTOR.get()
+def current() -> SimProcess | None:
+    """The process whose callback runs; None in the world's own."""
+    return _PROCESS.get()
 
 
-def owner(context: contextvars.Context) -> Actor | None:
-    """The actor a context belongs to."""
-    return context.get(_ACTOR)
+def owner(context: contextvars.Context) -> SimProcess | None:
+    """The process a context belongs to."""
+    return context.get(_PROCESS)

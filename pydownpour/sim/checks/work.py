@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from pydownpour.coordinator.report import audit_report
 from pydownpour.errors import DownpourError
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.oracle import Life
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.oracle import Life
 from pydownpour.wire.messages import Complete, CompleteAnswer
 
 if TYPE_CHECKING:

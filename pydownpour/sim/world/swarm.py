@@ -13,13 +13,13 @@ from typing import Final
 
 from pydownpour import limits
 from pydownpour.policy import Downpour
-from pydownpour.sim.compute import ComputeModel
-from pydownpour.sim.hosts import LinkModel
-from pydownpour.sim.oracle import Oracle
-from pydownpour.sim.plans import Plan, plan
-from pydownpour.sim.samples import SampleOracle
+from pydownpour.sim.checks.oracle import Oracle
+from pydownpour.sim.checks.samples import SampleOracle
+from pydownpour.sim.compute.cost import ComputeModel
+from pydownpour.sim.faults.plans import FaultPlan, fault_plan
+from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world import Settings, World
+from pydownpour.sim.world.world import Settings, World
 
 WORK_S: Final = 2.0
 """Virtual seconds the work of a world takes: most of a storm."""
@@ -49,7 +49,7 @@ def world(seed: int, name: str, trace: Trace | None = None) -> World:
     """The world of a seed under a plan, not yet run."""
     rng = random.Random(f"{seed}/shape")
     replicas, pushes = rng.randint(2, 4), rng.randint(20, 30)
-    faults = plan(name)
+    faults = fault_plan(name)
     work_s = WORK_S
     if faults.is_drawn and rng.random() < 0.4:
         work_s = LONG_WORK_S
@@ -93,14 +93,14 @@ def counted(seed: int, name: str, trace: Trace | None = None) -> World:
         backup=rng.choice((0.0, 1.0, 8.0)),
     )
     step_s = WORK_S * replicas * batch / (samples * passes)
-    settings = _settings(rng, seed, plan(name), replicas, step_s)
+    settings = _settings(rng, seed, fault_plan(name), replicas, step_s)
     if rng.random() < 0.6:
         settings = dataclasses.replace(settings, limits=(*settings.limits, *EARLY_BACKUPS))
     return World(oracle.job, settings, trace, samples=oracle)
 
 
 def _settings(
-    rng: random.Random, seed: int, faults: Plan, replicas: int, step_s: float
+    rng: random.Random, seed: int, faults: FaultPlan, replicas: int, step_s: float
 ) -> Settings:
     """Shards, links, costs and limits of a world."""
     return Settings(

@@ -12,9 +12,9 @@ from asyncio import AbstractEventLoop, events
 from collections.abc import Callable
 from typing import Any, final
 
-from pydownpour.sim.actor import Actor, Life
+from pydownpour.sim.machines.process import ProcessState, SimProcess
 
-_RUNNING = Life.RUNNING
+_RUNNING = ProcessState.RUNNING
 CANCELLED_KEPT = 200
 """Cancelled timers kept in the heap before they are swept out, if they are half of it."""
 
@@ -22,7 +22,7 @@ CANCELLED_KEPT = 200
 class Callback(events.Handle):
     """``events.Handle`` without what a simulation never uses (debug tracebacks)."""
 
-    __slots__ = ("_actor",)
+    __slots__ = ("_process",)
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Callback(events.Handle):
         args: tuple[Any, ...],
         loop: AbstractEventLoop,
         context: contextvars.Context,
-        actor: Actor | None,
+        process: SimProcess | None,
     ) -> None:
         self._callback = callback
         self._args = args
@@ -39,12 +39,12 @@ class Callback(events.Handle):
         self._cancelled = False
         self._repr = None
         self._source_traceback = None
-        self._actor = actor
+        self._process = process
 
     def _run(self) -> None:
-        actor = self._actor
-        if actor is not None and actor.life is not _RUNNING:
-            actor.held.append(self._run)
+        process = self._process
+        if process is not None and process.state is not _RUNNING:
+            process.held.append(self._run)
             return
         if self._cancelled:  # it may have been while it was held back
             return
@@ -71,10 +71,10 @@ class Timer(Callback):
         args: tuple[Any, ...],
         loop: AbstractEventLoop,
         context: contextvars.Context,
-        actor: Actor | None,
+        process: SimProcess | None,
         timers: Timers,
     ) -> None:
-        Callback.__init__(self, callback, args, loop, context, actor)
+        Callback.__init__(self, callback, args, loop, context, process)
         self._when = when
         self._timers: Timers | None = timers
 

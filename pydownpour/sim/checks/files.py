@@ -8,7 +8,7 @@ from typing import final
 import msgspec
 
 from pydownpour.errors import CheckpointError
-from pydownpour.sim.checks_base import Check
+from pydownpour.sim.checks.base import Check
 from pydownpour.storage import safetensors
 from pydownpour.storage.rundir import EVENTS, PARAMETERS, REPORT
 

@@ -32,21 +32,21 @@ from pydownpour.replica import failure
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import ShardService, run_shard
-from pydownpour.sim import hostile
-from pydownpour.sim.actor import Actor, Life, current
-from pydownpour.sim.baton import run_plain
-from pydownpour.sim.checks import Checks
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.compute import ChargedReplica, ComputeModel
-from pydownpour.sim.disk import SimDisk
-from pydownpour.sim.hosts import Host, LinkModel
-from pydownpour.sim.loop import SimLoop
-from pydownpour.sim.network import Network
-from pydownpour.sim.oracle import Oracle
-from pydownpour.sim.plans import Plan
-from pydownpour.sim.processes import Processes
-from pydownpour.sim.samples import SampleOracle
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.oracle import Oracle
+from pydownpour.sim.checks.samples import SampleOracle
+from pydownpour.sim.checks.table import Checks
+from pydownpour.sim.compute.cost import ChargedReplica, ComputeModel
+from pydownpour.sim.compute.handoff import run_plain
+from pydownpour.sim.disk.disk import SimDisk
+from pydownpour.sim.faults import hostile
+from pydownpour.sim.faults.plans import FaultPlan
+from pydownpour.sim.loop.loop import SimLoop
+from pydownpour.sim.machines.host import Host, LinkModel
+from pydownpour.sim.machines.process import ProcessState, SimProcess, current
+from pydownpour.sim.network.network import Network
 from pydownpour.sim.trace import Trace
+from pydownpour.sim.world.processes import Processes
 from pydownpour.wire.messages import Stop
 
 PORT = 7000
@@ -71,7 +71,7 @@ class Settings:
         own_links: those of some hosts or roles: ``(("replica-3", LinkModel(...)), ...)``.
         compute: What a step costs.
         proxied: Share of replicas whose way out does not pass Upgrade on: they POST and GET.
-        ghost: Compute nothing; push a gradient of zeros.
+        timing_only: Compute nothing; push a gradient of zeros.
         limits: Names of ``limits`` and what they are during the run: small worlds meet the edges
             that large ones would.
         events_max, virtual_s_max: Budgets: a run over them failed.
@@ -80,12 +80,12 @@ class Settings:
     seed: int = 0
     shards: int = 2
     replicas: int = 4
-    faults: Plan = dataclasses.field(default_factory=Plan)
+    faults: FaultPlan = dataclasses.field(default_factory=FaultPlan)
     link: LinkModel = dataclasses.field(default_factory=LinkModel)
     own_links: tuple[tuple[str, LinkModel], ...] = ()
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
     proxied: float = 0.0
-    ghost: bool = False
+    timing_only: bool = False
     limits: tuple[tuple[str, float], ...] = ()
     events_max: int = 200_000_000
     virtual_s_max: float = 1e6
@@ -133,7 +133,7 @@ class World:
         self.processes = Processes(self.network)
         self.coordinator: CoordinatorService | None = None
         self.shard_services: dict[int, ShardService] = {}
-        self.replicas: dict[Actor, Replica] = {}
+        self.replicas: dict[SimProcess, Replica] = {}
         """The live replicas' faces, by process."""
         self.report: dict[str, Any] = {}
         self.failure = ""
@@ -251,7 +251,7 @@ class World:
         self.coordinator = service
         self.checks.watch_coordinator(service)
 
-    def _coordinated(self, actor: Actor, error: BaseException | None) -> None:
+    def _coordinated(self, process: SimProcess, error: BaseException | None) -> None:
         if error is not None:
             self.fail(f"the coordinator ended: {error!r}")
         elif self.report.get("state") != "done":
@@ -275,9 +275,9 @@ class World:
 
         return main
 
-    def _shard_ended(self, actor: Actor, error: BaseException | None) -> None:
+    def _shard_ended(self, process: SimProcess, error: BaseException | None) -> None:
         if error is not None and not self.over and not self._is_failing:
-            self.fail(f"{actor.name} ended: {error!r}")
+            self.fail(f"{process.name} ended: {error!r}")
 
     @property
     def _is_failing(self) -> bool:
@@ -300,7 +300,7 @@ class World:
         host = self.network.hosts.get(hostile.NAME) or self._add_host(hostile.NAME)
         rng = self.stream(f"{hostile.NAME}/{self.processes.started}")
 
-        def ended(actor: Actor, error: BaseException | None) -> None:
+        def ended(process: SimProcess, error: BaseException | None) -> None:
             if error is not None and not self.over:
                 self.fail(f"the hostile peer itself failed: {error!r}")
 
@@ -333,20 +333,20 @@ class World:
     def joined(self, name: str, replica: Replica) -> None:
         """The running process's replica has joined; remember its id for its restarts."""
         self._ids[name] = replica.id
-        actor = current()
-        assert actor is not None
-        self.replicas[actor] = replica
-        self.checks.watch_replica(actor, replica)
+        process = current()
+        assert process is not None
+        self.replicas[process] = replica
+        self.checks.watch_replica(process, replica)
 
-    def _replica_ended(self, actor: Actor, error: BaseException | None) -> None:
-        self._replica_gone(actor)
+    def _replica_ended(self, process: SimProcess, error: BaseException | None) -> None:
+        self._replica_gone(process)
         if error is not None:
             self.ends.append(error)
         if error is not None and not self.over:
-            self.trace.note(self.loop.now, "failed", f"{actor.name} {type(error).__name__}")
+            self.trace.note(self.loop.now, "failed", f"{process.name} {type(error).__name__}")
             if failure.is_users(error):
-                self._user_failed(actor.name, error)
-            self.restart_later(actor.name)
+                self._user_failed(process.name, error)
+            self.restart_later(process.name)
 
     def _user_failed(self, name: str, error: BaseException) -> None:
         """Say it at once; the third in a row ends the job, as the engine of a real run does."""
@@ -376,9 +376,9 @@ class World:
             stop = Stop(reason=clip(decision.reason), failed=True)
             self.loop.call_soon(self.coordinator.stop, stop, context=coordinator.context)
 
-    def _replica_gone(self, actor: Actor) -> None:
-        self.checks.replica_gone(actor)
-        self.replicas.pop(actor, None)
+    def _replica_gone(self, process: SimProcess) -> None:
+        self.checks.replica_gone(process)
+        self.replicas.pop(process, None)
 
     def restart_later(self, name: str) -> None:
         """As the engine does: again under its old id, a little later each time."""
@@ -401,11 +401,11 @@ class World:
 
     def kill_replica(self, name: str, *, silently: bool = False) -> None:
         """As SIGKILL (or a power cut), then the supervisor's restart."""
-        actor = self.processes.live.get(name)
-        if actor is None:
+        process = self.processes.live.get(name)
+        if process is None:
             return
-        self._replica_gone(actor)
-        self.processes.kill(actor, silently=silently)
+        self._replica_gone(process)
+        self.processes.kill(process, silently=silently)
         self.restart_later(name)
 
     def supersede(self, name: str) -> None:
@@ -416,10 +416,10 @@ class World:
 
     def stop_replica(self, name: str) -> None:
         """Ask a replica to leave; nobody starts it again."""
-        actor = self.processes.live.get(name)
-        if actor is not None:
+        process = self.processes.live.get(name)
+        if process is not None:
             self.leaving[name] = None
-            self.processes.terminate(actor)
+            self.processes.terminate(process)
 
     def progress(self) -> tuple[object, ...]:
         """How far the job is: equal at two moments if nothing of it was done between them."""
@@ -430,8 +430,8 @@ class World:
     @property
     def coordinator_runs(self) -> bool:
         """False once it ended."""
-        actor = self.processes.live.get("coordinator")
-        return actor is not None and actor.life is not Life.DEAD
+        process = self.processes.live.get("coordinator")
+        return process is not None and process.state is not ProcessState.DEAD
 
     def summary(self) -> dict[str, Any]:
         """The job's report, plus what only a simulation can tell."""
@@ -468,10 +468,10 @@ class _Charged:
 
     @property
     def train(self) -> Callable[[Any], Any]:
-        """The job's function, or the ghost's."""
+        """The job's function, or the one that computes nothing."""
         world = self._world
         rng = world.stream(f"{self._name}/compute/{world.restarts}")
-        function = _ghost(world.job) if world.settings.ghost else world.job.train
+        function = _zeros_pushed(world.job) if world.settings.timing_only else world.job.train
         model = world.settings.compute
 
         async def train(replica: Replica) -> None:
@@ -484,7 +484,7 @@ class _Charged:
         return train
 
 
-def _ghost(job: Job) -> Callable[[Any], Coroutine[Any, Any, None]]:
+def _zeros_pushed(job: Job) -> Callable[[Any], Coroutine[Any, Any, None]]:
     """A training function that computes nothing: one step a unit, a gradient of zeros."""
     import numpy as np
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from pydownpour.coordinator.service import CoordinatorService
     from pydownpour.replica.pushes import Push
     from pydownpour.shard.state import Shard
-    from pydownpour.sim.checks import Checks
-    from pydownpour.sim.oracle import Life
+    from pydownpour.sim.checks.oracle import Life
+    from pydownpour.sim.checks.table import Checks
 
 
 class Check:
@@ -18,7 +18,7 @@ class Check:
 
     Attributes:
         name: Short, for messages.
-        is_cheap: It may look often.
+        is_cheap: It looks at cheap looks, too, and not only at full ones.
     """
 
     name: ClassVar[str]

@@ -13,13 +13,13 @@ import random
 from typing import TYPE_CHECKING, Final, final
 
 from pydownpour import limits
-from pydownpour.sim.faults import FAULTS, Targets, role
+from pydownpour.sim.faults.kinds import FAULTS, Targets, role
 
 if TYPE_CHECKING:
-    from pydownpour.sim.actor import Actor
-    from pydownpour.sim.hosts import Host
-    from pydownpour.sim.plans import Dose, Plan
-    from pydownpour.sim.world import World
+    from pydownpour.sim.faults.plans import Dose, FaultPlan
+    from pydownpour.sim.machines.host import Host
+    from pydownpour.sim.machines.process import SimProcess
+    from pydownpour.sim.world.world import World
 
 DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
 """Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
@@ -29,7 +29,7 @@ DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
 class Storm:
     """A plan at work in one world."""
 
-    def __init__(self, plan: Plan, world: World) -> None:
+    def __init__(self, plan: FaultPlan, world: World) -> None:
         self.plan, self.world = plan, world
         self.rng = world.stream("faults")
         self.doses = drawn(plan.doses, self.rng) if plan.is_drawn else plan.doses
@@ -95,7 +95,7 @@ class Storm:
             if name in live and role(name) != "guests" and which in ("all", role(name))
         ]
 
-    def actor(self, host: Host) -> Actor | None:
+    def process(self, host: Host) -> SimProcess | None:
         """The process that runs on a host."""
         return self.world.processes.live.get(host.name)
 
@@ -115,8 +115,8 @@ class Storm:
             if host.disk is not None:
                 host.disk.heal()
             self.restore(host)
-        for actor in list(world.processes.alive):
-            world.processes.resume(actor)
+        for process in list(world.processes.alive):
+            world.processes.resume(process)
         world.trace.note(world.loop.now, "healed", "everything")
 
     def restore(self, host: Host) -> None:

@@ -13,11 +13,11 @@ import random
 from typing import TYPE_CHECKING, Final, final
 
 from pydownpour.errors import ConfigError
-from pydownpour.sim.faults import FAULTS, Targets
-from pydownpour.sim.storm import Storm
+from pydownpour.sim.faults.kinds import FAULTS, Targets
+from pydownpour.sim.faults.storm import Storm
 
 if TYPE_CHECKING:
-    from pydownpour.sim.world import World
+    from pydownpour.sim.world.world import World
 
 SETTLE_S: Final = 90.0
 """The longest chain of waits after the last fault: a request's time limit, an acknowledgement's,
@@ -50,7 +50,7 @@ class Dose:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class FaultPlan:
     """What goes wrong in a run.
 
     Attributes:
@@ -116,36 +116,36 @@ DISK = (Dose("disk", 0.7, (0.1, 3.0), "coordinator"),)
 HOSTILE = (Dose("hostile", 0.25), Dose("reset", 2.0, targets="replicas"))
 DAY_S: Final = 86_400.0
 
-PLANS: Final[dict[str, Plan]] = {
+PLANS: Final[dict[str, FaultPlan]] = {
     plan.name: plan
     for plan in (
-        Plan("calm"),
-        Plan("kill", KILL),
-        Plan("power", POWER),
-        Plan("pause", PAUSE),
-        Plan("zombie", ZOMBIE),
-        Plan("slow", SLOW),
-        Plan("links", LINKS),
-        Plan("partition", PARTITION),
-        Plan("oneway", ONEWAY),
-        Plan("estranged", ESTRANGED, storm_s=22.0),
-        Plan("asleep", ASLEEP, storm_s=40.0),
-        Plan("reset", RESET),
-        Plan("forget", FORGET),
-        Plan("clog", CLOG),
-        Plan("skew", RESET, skew_s=DAY_S),
-        Plan("swizzle", SWIZZLE),
-        Plan("churn", CHURN),
-        Plan("disk", DISK),
-        Plan("hostile", HOSTILE),
-        Plan(
+        FaultPlan("calm"),
+        FaultPlan("kill", KILL),
+        FaultPlan("power", POWER),
+        FaultPlan("pause", PAUSE),
+        FaultPlan("zombie", ZOMBIE),
+        FaultPlan("slow", SLOW),
+        FaultPlan("links", LINKS),
+        FaultPlan("partition", PARTITION),
+        FaultPlan("oneway", ONEWAY),
+        FaultPlan("estranged", ESTRANGED, storm_s=22.0),
+        FaultPlan("asleep", ASLEEP, storm_s=40.0),
+        FaultPlan("reset", RESET),
+        FaultPlan("forget", FORGET),
+        FaultPlan("clog", CLOG),
+        FaultPlan("skew", RESET, skew_s=DAY_S),
+        FaultPlan("swizzle", SWIZZLE),
+        FaultPlan("churn", CHURN),
+        FaultPlan("disk", DISK),
+        FaultPlan("hostile", HOSTILE),
+        FaultPlan(
             "swarm",
             KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + ESTRANGED + RESET
             + FORGET + CLOG + SWIZZLE + CHURN + DISK,
             is_drawn=True,
             skew_s=10.0,
         ),
-        Plan(
+        FaultPlan(
             "doom",
             (Dose("doom", 2.0, targets="shards"), Dose("doom", 3.0, targets="coordinator")),
             is_doom=True,
@@ -154,7 +154,7 @@ PLANS: Final[dict[str, Plan]] = {
 }  # fmt: skip
 
 
-def plan(name: str) -> Plan:
+def fault_plan(name: str) -> FaultPlan:
     """The plan of a name.
 
     Raises:

@@ -24,8 +24,8 @@ from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Downpour
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.oracle import read
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.oracle import read
 from pydownpour.storage import safetensors
 from pydownpour.storage.rundir import PARAMETERS
 from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest

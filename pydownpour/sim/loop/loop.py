@@ -18,11 +18,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from pydownpour.errors import BudgetSpent, ConfigError, SimulationStuck
-from pydownpour.sim.actor import Life, current, owner
-from pydownpour.sim.handles import Callback, Timer, Timers
+from pydownpour.sim.loop.handles import Callback, Timer, Timers
+from pydownpour.sim.machines.process import ProcessState, current, owner
 
 if TYPE_CHECKING:
-    from pydownpour.sim.network import Network
+    from pydownpour.sim.network.network import Network
 
 T = TypeVar("T")
 
@@ -68,8 +68,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """The running process's monotonic clock: the world's time plus its own offset."""
-        actor = current()
-        return self._now if actor is None else self._now + actor.clock_offset_s
+        process = current()
+        return self._now if process is None else self._now + process.clock_offset_s
 
     def _run_once(self) -> None:
         """Run what is ready; if nothing is, let time pass to the next timer."""
@@ -137,9 +137,9 @@ class SimLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> Any:
         """Schedule by the clock of the process that asks."""
-        actor = current()
-        if actor is not None and actor.clock_offset_s:
-            asked, offset = when, actor.clock_offset_s
+        process = current()
+        if process is not None and process.clock_offset_s:
+            asked, offset = when, process.clock_offset_s
             when = asked - offset
             while when + offset < asked:  # rounded: its clock would show that it is too early
                 when = math.nextafter(when, math.inf)
@@ -165,10 +165,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """Tasks belong to the process that starts them."""
         task = super().create_task(coro, **options)
         context = options.get("context")
-        actor = current() if context is None else owner(context)
-        if actor is not None:
-            actor.tasks[task] = None
-            task.add_done_callback(lambda done: actor.tasks.pop(done, None), context=_WORLD)
+        process = current() if context is None else owner(context)
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(lambda done: process.tasks.pop(done, None), context=_WORLD)
         return task
 
     def run_in_executor(  # type: ignore[override]
@@ -255,8 +255,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- errors ------------------------------------------------------------------------------------
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        actor = current()
-        if actor is not None and actor.life is Life.DEAD:
+        process = current()
+        if process is not None and process.state is ProcessState.DEAD:
             return  # the garbage of a crashed process
         error = context.get("exception")
         if error is None:

@@ -13,8 +13,8 @@ from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica.link import RECORDS_IN_FLIGHT_MAX
 from pydownpour.replica.roads import BATCH_RECORDS
 from pydownpour.shard.state import Shard
-from pydownpour.sim.checks_base import Check
-from pydownpour.sim.oracle import Life
+from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.oracle import Life
 
 
 @final
@@ -88,7 +88,7 @@ class FetchesNeverGoBack(Check):
         """One that started when the one before it had ended fetches at least what that had."""
         for link in life.trainer.session.links:
             lsn, started = self._last.get((life.replica, link.entry.index), (0, 0))
-            self._lsn[life, link.entry.index] = lsn if life.actor.number > started else 0
+            self._lsn[life, link.entry.index] = lsn if life.process.number > started else 0
             self._versions[life, link.entry.index] = link.versions.copy()
 
     def gone(self, life: Life) -> None:
@@ -148,8 +148,8 @@ class BuffersWithinBounds(Check):
         fragment = max((s.assigned.fragment_len * 4 + 64 for s in self.shards()), default=0)
         batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_RECORDS * fragment)
         most = limits.WRITE_HIGH_WATER + batch + limits.ANSWERS_SIZE_MAX
-        for actor in self.world.processes.alive:
-            for transport in actor.transports:
+        for process in self.world.processes.alive:
+            for transport in process.transports:
                 size = transport.get_write_buffer_size()
                 if size > most and isinstance(transport.get_protocol(), StreamProtocol):
                     yield f"{transport.path} holds {size} bytes unsent, at most {most}"

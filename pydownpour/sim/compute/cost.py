@@ -1,8 +1,9 @@
 """What computing costs in virtual time.
 
 *Live*: the user's function runs and computes real gradients; each step is then charged to the
-virtual clock. *Ghost*: nobody computes; steps push a fixed gradient and cost the same. Ghost runs
-show timing, staleness and faults at any scale; live runs also show whether it learns.
+virtual clock. *Timing-only*: nobody computes; steps push a gradient of zeros and cost the same.
+Timing-only runs show timing, staleness and faults at any scale; live runs also show whether it
+learns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydownpour import config
 if TYPE_CHECKING:
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
-    from pydownpour.sim.hosts import Host
+    from pydownpour.sim.machines.host import Host
 
 
 @final

@@ -1,0 +1,1 @@
+"""What must hold, looked at while a world runs and at its end."""

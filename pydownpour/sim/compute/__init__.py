@@ -1,0 +1,1 @@
+"""What computing costs, and how plain functions run."""

@@ -1,0 +1,1 @@
+"""Files that forget what was not synced."""

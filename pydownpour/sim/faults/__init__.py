@@ -1,0 +1,1 @@
+"""What can break, how often, and a peer with bad intentions."""

@@ -1,0 +1,1 @@
+"""Virtual time: an asyncio event loop and its callbacks."""

@@ -1,0 +1,1 @@
+"""A machine of a world and the processes on it."""

@@ -1,0 +1,1 @@
+"""Connections between hosts, and what may go wrong between them."""
