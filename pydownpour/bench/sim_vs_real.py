@@ -21,7 +21,7 @@ from pydownpour.bench import thinking
 from pydownpour.bench.meter import FOREIGN_MAX, ForeignMeter
 from pydownpour.bench.rows import Row, Within
 from pydownpour.bench.scale import QUICK, Scale
-from pydownpour.engines import run_local
+from pydownpour.engines import LocalEngine, Plan, run
 from pydownpour.sim.api import simulate
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.machines.host import LinkModel
@@ -118,12 +118,8 @@ async def _quietest(
 async def _real(replicas: int, steps: int, *, overlap: bool) -> Mapping[str, Any]:
     with _environment({thinking.STEPS: str(steps), thinking.OVERLAP: str(int(overlap))}):
         with tempfile.TemporaryDirectory() as folder:
-            return await run_local(
-                str(Path(thinking.__file__)),
-                shards=1,
-                replicas=replicas,
-                run_folder=Path(folder) / "run",
-            )
+            plan = Plan(thinking.__file__, replicas=replicas, run_folder=Path(folder) / "run")
+            return await run(plan, LocalEngine())
 
 
 @contextmanager

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import msgspec
 
+from pydownpour import engines
 from pydownpour.cli import loop
 from pydownpour.cli.failures import Interrupted, check_kept, in_words
 from pydownpour.cli.options import AccessOptions, access_options, bind_option
 from pydownpour.cli.summary import print_summary
-from pydownpour.engines import streams
+from pydownpour.engines import Engine, LocalEngine, Plan, engine_named, streams
 from pydownpour.errors import DownpourError
 from pydownpour.storage.rundir import PARAMETERS, REPORT
-
-if TYPE_CHECKING:
-    from pydownpour.engines.base import Engine
 
 
 @click.command()
@@ -41,10 +39,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--engine",
-    type=click.Choice(["local"]),
     default="local",
     show_default=True,
-    help="What starts the processes.",
+    metavar="NAME",
+    help="What starts the processes: local, or MODULE:CLASS for an engine of your own.",
 )
 @click.option(
     "--json",
@@ -86,7 +84,8 @@ def run(
     To join by hand:
       pydownpour replica digits.py --coordinator URL --token-file runs/digits-.../token
     """
-    _run(file, shards, replicas, as_json, run_folder, bind, access)
+    plan = Plan(file, shards, replicas, _path(run_folder), bind, access.forwarded())
+    _run(plan, engine_named(engine), access, as_json)
 
 
 @click.command()
@@ -129,29 +128,25 @@ def demo(shards: int, replicas: int, as_json: bool, run_folder: str | None) -> N
       pydownpour demo --replicas 8 --json
     """
     file = str(Path(__file__).parents[1] / "demo" / "digits.py")
-    _run(file, shards, replicas, as_json, run_folder, "127.0.0.1:0", AccessOptions())
+    _run(Plan(file, shards, replicas, _path(run_folder)), LocalEngine(), AccessOptions(), as_json)
 
 
-def _run(
-    file: str, shards: int, replicas: int, as_json: bool, run_folder: str | None, bind: str,
-    options: AccessOptions,
-) -> None:  # fmt: skip
+def _path(folder: str | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
+def _run(plan: Plan, engine: Engine, options: AccessOptions, as_json: bool) -> None:
     from pydownpour.cli.display import Detached, make_display
-    from pydownpour.engines import run_local
 
     out = sys.stderr if as_json else sys.stdout
     report: dict[str, Any] | None = None
     folder: Path | None = None
     reason = ""
 
-    engines: list[Engine] = []
-
     def pause() -> None:
-        for engine in engines:
-            engine.pause()
+        engine.pause()
         loop.pause_here()
-        for engine in engines:
-            engine.resume()
+        engine.resume()
 
     def on_folder(made: Path | None) -> None:
         nonlocal folder
@@ -161,17 +156,8 @@ def _run(
         access = options.access()
         with Detached(make_display(out)) as display:
             report = loop.run(
-                lambda: run_local(
-                    file,
-                    shards=shards,
-                    replicas=replicas,
-                    run_folder=run_folder,
-                    bind=bind,
-                    access=access,
-                    options=options.forwarded(),
-                    observer=display,
-                    on_folder=on_folder,
-                    watch=engines.append,
+                lambda: engines.run(
+                    plan, engine, access=access, observer=display, on_folder=on_folder
                 ),
                 hard=False,
                 remind=lambda: display.event("stop", STILL_WRITING),

@@ -15,7 +15,9 @@ what they leave.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -39,42 +41,52 @@ __all__ = [
     "LocalEngine",
     "Observer",
     "Plan",
+    "engine_named",
     "keep_token",
     "make_run_folder",
-    "run_local",
+    "run",
 ]
 
 
-async def run_local(
-    file: str,
+def engine_named(name: str) -> Engine:
+    """A new engine: one of ``ENGINES``, or ``MODULE:CLASS`` for one of the user's own.
+
+    Raises:
+        ConfigError: there is none of that name, or it is no engine; says what there is.
+    """
+    kind: object = ENGINES.get(name)
+    if kind is None and ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            kind = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"engine {name!r} cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Engine)):
+        raise ConfigError(
+            f"there is no engine {name!r}; known are {', '.join(sorted(ENGINES))}, and "
+            "MODULE:CLASS names a subclass of pydownpour.engines.Engine"
+        )
+    return kind()
+
+
+async def run(
+    plan: Plan,
+    engine: Engine,
     *,
-    shards: int = 1,
-    replicas: int = 1,
-    run_folder: str | os.PathLike[str] | None = None,
-    bind: str = "127.0.0.1:0",
     access: Access | None = None,
-    options: tuple[str, ...] = (),
     observer: Observer | None = None,
     on_folder: Callable[[Path | None], None] | None = None,
-    watch: Callable[[Engine], None] | None = None,
-    command: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Run a job file on this machine and return its report.
+    """Run a job's processes through an engine and return the job's report.
 
     Args:
-        file: ``digits.py`` or ``digits.py:job``.
-        shards: Parameter-server processes, >= 1.
-        replicas: Trainer processes, >= 1.
-        run_folder: For logs, events, parameters and report. None: a new one in ``runs/``.
-        bind: HOST:PORT of the coordinator; port 0 lets the system choose.
-        access: Token and TLS, also for the children. Without a token, and without ``no_token``, the
+        plan: What to run.
+        engine: What starts the processes; a new one.
+        access: Token and TLS, also for the roles. Without a token, and without ``no_token``, the
             run makes one of its own and keeps it in the run folder's file ``token``.
-        options: More command-line options for every role; no secrets.
         observer: Gets events and the coordinator's status. What it raises is logged, no more.
         on_folder: Called with the run folder once it is this run's; again with None if the job
             never began, and the folder is taken back.
-        watch: Called with the engine before it starts anything, for a caller who pauses it.
-        command: What stands before a role's arguments; tests put their own programs here.
 
     Guarantees:
         Every process has ended and been reaped when this returns or raises, within
@@ -87,41 +99,37 @@ async def run_local(
     from pydownpour.engines.supervisor import Supervisor
     from pydownpour.net.access import Access, Bind
 
-    for field, value in (("shards", shards), ("replicas", replicas)):
-        if value < 1:
-            raise ConfigError(f"{field}={value} must be at least 1")
     access = Access() if access is None else access
     own_token = access.token is None and not access.no_token
     if own_token:
         access = access.with_new_token()
-    access.check_bind(Bind.parse(bind))
-    is_new = run_folder is None or not Path(run_folder).exists()
-    folder = make_run_folder(file, run_folder)
+    access.check_bind(Bind.parse(plan.bind))
+    is_new = plan.run_folder is None or not plan.run_folder.exists()
+    folder = make_run_folder(plan.file, plan.run_folder)
     watcher = Unfailing(observer or Silent())
     watcher.event("folder", f"run folder {folder}")
     if on_folder is not None:
         on_folder(folder)
-    plan = Plan(
-        file=file,
-        shards=shards,
-        replicas=replicas,
-        run_folder=folder.absolute(),
-        bind=bind,
-        options=(*options, "--no-token") if access.no_token else options,
-        token_file=keep_token(folder, access.token or "") if own_token else None,
-    )
-    async with LocalEngine(run_folder=folder, token=access.token, command=command) as engine:
-        if watch is not None:
-            watch(engine)
-        supervisor = Supervisor(engine, plan, access=access, observer=watcher)
-        try:
-            return await supervisor.run()
-        except (ConfigError, asyncio.CancelledError):
-            if is_new and not supervisor.has_begun:
-                rundir.forget_run_folder(str(folder), parent=run_folder is None)
-                if on_folder is not None:
-                    on_folder(None)
-            raise
+    supervisor: Supervisor | None = None
+    try:
+        await engine.open(folder.absolute(), access.token)
+        prepared = dataclasses.replace(
+            plan,
+            file=await engine.ship(plan.file),
+            run_folder=folder.absolute(),
+            options=(*plan.options, "--no-token") if access.no_token else plan.options,
+            token_file=keep_token(folder, access.token or "") if own_token else None,
+        )
+        supervisor = Supervisor(engine, prepared, access=access, observer=watcher)
+        return await supervisor.run()
+    except (ConfigError, asyncio.CancelledError):
+        if is_new and not (supervisor is not None and supervisor.has_begun):
+            rundir.forget_run_folder(str(folder), parent=plan.run_folder is None)
+            if on_folder is not None:
+                on_folder(None)
+        raise
+    finally:
+        await engine.close()
 
 
 def make_run_folder(

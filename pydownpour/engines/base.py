@@ -2,7 +2,8 @@
 
 An engine knows one way to make processes (children of this one, a cluster's scheduler, ...). What
 their ends mean for the job is decided once, in ``supervisor`` and ``restarts``, so a new engine is
-one small file with two classes and a row in ``ENGINES``.
+one small file with two classes and a row in ``ENGINES``. What hosts differ in is the engine's:
+where a shard listens (``bind``) and how the job file gets there (``ship``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias, final
+
+from pydownpour import config
 
 if TYPE_CHECKING:
     from pydownpour.wire.messages import Status
@@ -126,10 +129,39 @@ OnEvent: TypeAlias = Callable[[Mapping[str, Any]], None]
 class Engine(abc.ABC):
     """A way to make processes.
 
-    Lifecycle: an async context manager. Leaving it kills and reaps whatever still runs.
+    Lifecycle: one engine, one run. ``open``, any number of ``start``, ``close``; a caller may
+    ``pause`` and ``resume`` at any time, also before and after.
     """
 
     name: ClassVar[str]
+
+    @abc.abstractmethod
+    async def open(self, run_folder: Path, token: str | None) -> None:
+        """Get ready to start the processes of one run.
+
+        Args:
+            run_folder: On this machine, existing and absolute: the place for their logs.
+            token: The job's, which roles get by a way that others cannot read; or None.
+
+        Raises:
+            JobFailed: it cannot; says why.
+        """
+
+    async def ship(self, file: str) -> str:
+        """Bring the job file to where roles run; returns how their command lines name it.
+
+        Here: every host sees this machine's files, or has the same ones.
+        """
+        return file
+
+    def bind(self, shard: int, wanted: str) -> str:
+        """HOST:PORT where a shard listens, ``wanted`` being the coordinator's.
+
+        Here: the same host, and any port.
+        """
+        from pydownpour.net.access import Bind
+
+        return str(Bind(Bind.parse(wanted).host))
 
     @abc.abstractmethod
     async def start(self, role: Role, on_event: OnEvent) -> Process:
@@ -147,12 +179,9 @@ class Engine(abc.ABC):
     def resume(self) -> None:
         """Let them go on."""
 
-    async def __aenter__(self) -> Engine:
-        return self
-
     @abc.abstractmethod
-    async def __aexit__(self, *exc: object) -> None:
-        """Kill and reap whatever still runs."""
+    async def close(self) -> None:
+        """Kill and reap whatever still runs, even while being cancelled."""
 
 
 class Observer(Protocol):
@@ -209,23 +238,31 @@ class Unfailing:
 class Plan:
     """What to run.
 
-    Attributes:
+    Args:
         file: The job file, ``digits.py`` or ``digits.py:job``.
-        shards: Shard processes, >= 1.
-        replicas: Replica processes, >= 1.
-        run_folder: Existing folder for logs, events, parameters and report.
-        bind: HOST:PORT of the coordinator; shards take the same host and any port.
+        shards: Parameter-server processes, >= 1.
+        replicas: Trainer processes, >= 1.
+        run_folder: For logs, events, parameters and report. None: a new one in ``runs/``.
+        bind: HOST:PORT of the coordinator; port 0 lets the system choose. Where shards listen is
+            the engine's word.
         options: More command-line options for each role (TLS paths, --insecure), no secrets.
         token_file: Where the token lies that the run made for itself, if it did.
+
+    Raises:
+        ConfigError: a count below 1.
     """
 
     file: str
-    shards: int
-    replicas: int
-    run_folder: Path
+    shards: int = 1
+    replicas: int = 1
+    run_folder: Path | None = None
     bind: str = "127.0.0.1:0"
     options: tuple[str, ...] = ()
     token_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("shards", "replicas"):
+            config.whole(field, getattr(self, field), least=1)
 
     def by_hand(self, url: str) -> str:
         """The command with which a further replica joins."""
@@ -236,20 +273,16 @@ class Plan:
 
     def coordinator(self) -> Role:
         """The coordinator's command line."""
+        folder = () if self.run_folder is None else ("--run-folder", str(self.run_folder))
         return Role("coordinator", 0, (
             "coordinator", self.file, "--shards", str(self.shards),
-            "--replicas", str(self.replicas), "--bind", self.bind,
-            "--run-folder", str(self.run_folder), *self.options,
+            "--replicas", str(self.replicas), "--bind", self.bind, *folder, *self.options,
         ))  # fmt: skip
 
-    def shard(self, index: int, url: str) -> Role:
-        """The command line of shard ``index``."""
-        from pydownpour.net.access import Bind
-
-        bind = Bind(Bind.parse(self.bind).host)
+    def shard(self, index: int, url: str, bind: str) -> Role:
+        """The command line of shard ``index``, which listens at ``bind``."""
         return Role("shard", index, (
-            "shard", "--coordinator", url, "--index", str(index), "--bind", str(bind),
-            *self.options,
+            "shard", "--coordinator", url, "--index", str(index), "--bind", bind, *self.options,
         ))  # fmt: skip
 
     def replica(self, index: int, url: str, owner: str) -> Role:

@@ -51,23 +51,19 @@ _PROGRAM = Path(__file__).resolve().parents[1] / "__main__.py"
 
 @final
 class LocalEngine(Engine):
-    """Child processes.
+    """Child processes; their logs are in the run folder's ``logs``.
 
     Args:
-        run_folder: Logs go to its ``logs`` folder.
-        token: The job's token, or None.
         command: What stands before a role's arguments; tests put their own programs here.
     """
 
     name: ClassVar[str] = "local"
 
-    def __init__(
-        self, *, run_folder: Path, token: str | None = None, command: Sequence[str] = ()
-    ) -> None:
-        self._logs = run_folder / LOGS
+    def __init__(self, command: Sequence[str] = ()) -> None:
         self._command = tuple(command) or (sys.executable, "-P", str(_PROGRAM))
         self._mark = secrets.token_hex(16)
-        self._environment = environment(token, mark=self._mark)
+        self._logs = Path()
+        self._environment: dict[str, str] = {}
         self._running: set[_Child] = set()
         self._guard: asyncio.subprocess.Process | None = None
         self._cutting: asyncio.Task[None] | None = None
@@ -115,12 +111,14 @@ class LocalEngine(Engine):
         for child in self._running:
             child.signal_group(signal.SIGCONT)
 
-    async def __aenter__(self) -> LocalEngine:
+    async def open(self, run_folder: Path, token: str | None) -> None:
         """Start the guard.
 
         Raises:
             JobFailed: no more processes.
         """
+        self._logs = run_folder / LOGS
+        self._environment = environment(token, mark=self._mark)
         try:
             self._guard = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", guard.__file__, self._mark,
@@ -129,7 +127,6 @@ class LocalEngine(Engine):
         except OSError as error:
             raise JobFailed(f"cannot start a process: {error.strerror or error}") from error
         self._cutting = asyncio.create_task(self._keep_logs_short(), name="logs")
-        return self
 
     async def _keep_logs_short(self) -> None:
         loop = asyncio.get_running_loop()
@@ -156,7 +153,7 @@ class LocalEngine(Engine):
             start_new_session=True,
         )
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def close(self) -> None:
         """Kill and reap whatever still runs, even while being cancelled."""
         if self._cutting is not None:
             self._cutting.cancel()

@@ -50,7 +50,7 @@ class Supervisor:
     """One run of one plan.
 
     Args:
-        engine: Makes the processes; already entered.
+        engine: Makes the processes; opened.
         plan: What to run.
         access: For asking the coordinator's status.
         observer: Gets events and statuses.
@@ -172,7 +172,7 @@ class Supervisor:
         if not wanted.done():
             raise JobFailed(
                 f"the coordinator did not start to listen within {limits.JOIN_PATIENCE_S:g} s; "
-                f"see {self._plan.run_folder / 'logs'}"
+                f"its log: {self._processes['coordinator-0'].log}"
             )
         return wanted.result()
 
@@ -215,7 +215,9 @@ class Supervisor:
             self._verdict.set_result(self._report)
 
     async def _keep_shard(self, index: int, url: str) -> None:
-        process = await self._start(self._plan.shard(index, url))
+        process = await self._start(
+            self._plan.shard(index, url, self._engine.bind(index, self._plan.bind))
+        )
         end = await process.wait()
         if end.code != EXIT_OK:
             await self._coordinator_first()

@@ -9,6 +9,7 @@ Each title has a list of acts, one for each start; the last is repeated. Every s
 
     serve [count]     coordinator: say the URL, end with a report when count replicas have worked
     work              replica: note that it worked, exit 0
+    tell              print the token it was given, then work
     stay              until SIGTERM, then exit 0
     stubborn          ignore SIGTERM
     raise words       say that the user's function raised, exit 3
@@ -145,6 +146,11 @@ def _noise(channel: Channel, worked: Path, title: str) -> None:
     _work(channel, worked, title)
 
 
+def _tell(channel: Channel, worked: Path, title: str) -> None:
+    print(f"my token is {os.environ['PYDOWNPOUR_TOKEN']}", flush=True)
+    _work(channel, worked, title)
+
+
 def _chatter(channel: Channel, worked: Path, title: str) -> None:
     log = Path(os.readlink("/proc/self/fd/2"))
     older = log.with_name(log.name + ".1")
@@ -172,7 +178,7 @@ def _report(channel: Channel, worked: Path, title: str, state: str) -> None:
 _ACTS: dict[str, Callable[..., None]] = {
     "serve": _serve, "work": _work, "stay": _stay, "stubborn": _stubborn, "raise": _raise,
     "skipped": _skipped, "refuse": _refuse, "exit": _exit, "kill": _kill, "mute": _mute,
-    "noise": _noise, "chatter": _chatter, "family": _family, "report": _report,
+    "noise": _noise, "tell": _tell, "chatter": _chatter, "family": _family, "report": _report,
 }  # fmt: skip
 
 if __name__ == "__main__":

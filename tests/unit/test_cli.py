@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 import pytest
 from click.testing import CliRunner, Result
 
@@ -22,6 +16,7 @@ import pydownpour
 from pydownpour.cli import failures
 from pydownpour.cli.app import app
 from pydownpour.cli.options import AccessOptions
+from pydownpour.engines import Engine, LocalEngine, Plan
 from pydownpour.errors import (
     AuthError,
     ConfigError,
@@ -66,7 +61,7 @@ def test_the_groups_help_names_every_command_and_exit_code() -> None:
     [
         (["run"], "Missing argument 'FILE[:JOB]'"),
         (["run", "x.py", "--shards", "0"], "'--shards'"),
-        (["run", "x.py", "--engine", "ray"], "'--engine'"),
+        (["run", "x.py", "--engine", "ray"], "there is no engine 'ray'; known are local"),
         (["coordinator", "x.py"], "Missing option '--shards'"),
         (["replica", "x.py"], "Missing option '--coordinator'"),
         (["traein"], "No such command"),
@@ -251,17 +246,20 @@ def test_children_get_every_option_but_the_token() -> None:
 
 
 class Runs:
-    """Stands for ``run_local``: what it was asked, and what it answers."""
+    """Stands for ``engines.run``: what it was asked, and what it answers."""
 
     def __init__(self) -> None:
+        self.plan = Plan("")
+        self.engine: Engine = LocalEngine()
         self.asked: dict[str, Any] = {}
         self.error: Exception | None = None
         self.report: dict[str, Any] = {"job": "x", "state": "done", "reason": "", "accuracy": 1.0}
 
-    async def __call__(self, file: str, **settings: Any) -> dict[str, Any]:
-        self.asked = {"file": file, **settings}
-        Path(settings["run_folder"] or "new").mkdir(exist_ok=True)
-        settings["on_folder"](Path(settings["run_folder"] or "new"))
+    async def __call__(self, plan: Plan, engine: Engine, **settings: Any) -> dict[str, Any]:
+        self.plan, self.engine, self.asked = plan, engine, settings
+        folder = plan.run_folder or Path("new")
+        folder.mkdir(exist_ok=True)
+        settings["on_folder"](folder)
         settings["observer"].event("start", "coordinator listens at http://127.0.0.1:9")
         await asyncio.sleep(0)
         if self.error is not None:
@@ -272,7 +270,7 @@ class Runs:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     stub = Runs()
-    monkeypatch.setattr("pydownpour.engines.run_local", stub)
+    monkeypatch.setattr("pydownpour.engines.run", stub)
     monkeypatch.chdir(tmp_path)
     return stub
 
@@ -282,11 +280,11 @@ def test_run_hands_everything_on(runs: Runs) -> None:
                     "127.0.0.1:7000", "--run-folder", "here", "--insecure",
                     PYDOWNPOUR_TOKEN="secret")  # fmt: skip
     assert result.exit_code == 0, result.output
-    asked = runs.asked
-    assert (asked["file"], asked["shards"], asked["replicas"]) == ("a.py:job", 3, 5)
-    assert (asked["bind"], asked["options"]) == ("127.0.0.1:7000", ("--insecure",))
-    assert asked["run_folder"] == "here"
-    assert asked["access"].token == "secret"
+    assert runs.plan == Plan(
+        "a.py:job", 3, 5, Path("here"), bind="127.0.0.1:7000", options=("--insecure",)
+    )
+    assert isinstance(runs.engine, LocalEngine)
+    assert runs.asked["access"].token == "secret"
     assert "run folder   here" in result.stdout
     assert "x: done" in result.stdout
 
@@ -344,112 +342,5 @@ def test_the_last_line_is_a_report_also_when_a_run_fails_or_is_interrupted(
 
 def test_the_demo_is_the_digits_example_on_two_shards_and_four_replicas(runs: Runs) -> None:
     assert invoke("demo").exit_code == 0
-    assert (runs.asked["shards"], runs.asked["replicas"]) == (2, 4)
-    assert Path(runs.asked["file"]).name == "digits.py"
-
-
-# -- processes -------------------------------------------------------------------------------------
-
-PROGRAM = """
-import asyncio, sys, threading
-from pydownpour.cli import loop
-from pydownpour.cli.failures import in_words
-import click
-
-async def work():
-    print("ready", flush=True)
-    try:
-        if sys.argv[1] == "thread":
-            await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
-        await asyncio.sleep(600)
-    finally:
-        print("cleaned", flush=True)
-
-@click.command()
-@in_words
-def main():
-    loop.run(work, hard=True)
-
-main(args=[])
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("kind", ["task", "thread"])
-def test_a_signal_cleans_up_and_exits_130_even_when_a_thread_holds_on(
-    number: signal.Signals, kind: str
-) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == b"ready\n"
-        process.send_signal(number)
-        assert process.stdout.read() == b"cleaned\n"
-        assert process.wait(60) == 130
-        if kind == "task":
-            assert process.stderr.read().decode() == f"pydownpour: stopped by {number.name}\n"
-
-
-JOB = """
-import time
-import numpy as np
-import pydownpour as dp
-
-job = dp.Job(parameters={"w": np.zeros(4096, np.float32)}, optimizer=dp.SGD(lr=0.1),
-             data=dp.Work(1_000_000, unit=1))
-
-@job.replica
-def train(replica):
-    time.sleep(3600)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_a_run_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    (tmp_path / "slow.py").write_text(JOB)
-    with subprocess.Popen(
-        [sys.executable, "-m", "pydownpour", "run", "slow.py", "--shards", "2"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
-            if b"2 replicas" in line:
-                break
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(number)
-        rest = process.stdout.read()
-        assert process.wait(60) == 130
-        assert b"stopping" in rest
-    assert len(children) == 6, "the roles, and the guard that ends them if the run cannot"
-    assert [child for child in children if child.is_running()] == []
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert sorted(path.name for path in (folder / "logs").iterdir()) == [
-        "coordinator-0.log", "replica-0.log", "replica-1.log", "shard-0.log", "shard-1.log",
-    ]  # fmt: skip
-
-
-def test_a_function_that_raises_is_shown_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(JOB.replace("time.sleep(3600)", "return 1 / 0"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pydownpour", "run", "broken.py", "--replicas", "1"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 1
-    words = (
-        r"ZeroDivisionError: division by zero \(broken\.py:\d+ in train\)\. That is the third time"
-    )
-    assert re.search(words, done.stderr)
-    assert "return 1 / 0" in done.stderr
-    assert "in train" in done.stderr
-
-
-def test_the_module_is_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pydownpour", "--version"], capture_output=True, text=True,
-        timeout=60, check=True, cwd=ROOT,
-    )  # fmt: skip
-    assert done.stdout == f"pydownpour {pydownpour.__version__}\n"
+    assert (runs.plan.shards, runs.plan.replicas) == (2, 4)
+    assert Path(runs.plan.file).name == "digits.py"
