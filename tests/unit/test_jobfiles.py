@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -119,36 +117,6 @@ def test_classes_of_a_job_file_find_their_module(tmp_path: Path) -> None:
         "job.point = dataclasses.asdict(Point(3))\n"
     )
     assert load_job(write(tmp_path, text)).point == {"x": 3}  # type: ignore[attr-defined]
-
-
-# -- what is pickled by name -----------------------------------------------------------------------
-
-HELPER = """
-def triple(x):
-    import beside_this_job
-    return x * beside_this_job.FACTOR
-
-job.helper = triple
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [
-        ("my_job.py", "spawn"),
-        ("my_job.py", "forkserver"),
-        ("queue.py", "spawn"),
-        ("digits v2 (é)-b.py", "spawn"),
-    ],
-)
-def test_workers_that_are_not_forked_run_functions_of_a_job_file(
-    tmp_path: Path, name: str, method: str
-) -> None:
-    """Whatever the file is called: what travels is a name, and it says where the file is."""
-    write(tmp_path, "FACTOR = 3", "beside_this_job.py")
-    job = load_job(write(tmp_path, GOOD + HELPER, name))
-    with ProcessPoolExecutor(1, mp_context=get_context(method)) as workers:
-        assert workers.submit(job.helper, 4).result(60) == 12  # type: ignore[attr-defined]
 
 
 def test_a_name_that_holds_no_path_is_no_module() -> None:

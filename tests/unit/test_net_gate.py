@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -170,42 +168,3 @@ def test_pages_of_other_sites_are_refused_with_and_without_sec_fetch_site(
 ) -> None:
     with pytest.raises(OriginRefused, match="another site"):
         OPEN.check_caller(LOOPBACK, "127.0.0.1", {"Host": "localhost:7000", **headers})
-
-
-# -- the parser --------------------------------------------------------------------------------
-
-PURE = """
-import asyncio
-from pydownpour.net import process
-from pydownpour.net.access import Access, Bind
-from pydownpour.net.client import Client
-from pydownpour.net.server import Server
-from pydownpour.errors import ConfigError
-from pydownpour.wire.messages import Status
-
-async def main():
-    for attempt in (
-        Server([], bind=Bind(), access=Access(), name="test").start(),
-        Client("http://127.0.0.1:9", access=Access()).get("/v1/status", Status),
-    ):
-        try:
-            await attempt
-        except ConfigError as error:
-            print(error)
-
-asyncio.run(main())
-"""
-
-
-def test_the_pure_python_http_parser_is_found_out_and_refused_in_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for variable, lines in (("1", 2), ("", 0)):
-        monkeypatch.setenv("AIOHTTP_NO_EXTENSIONS", variable)
-        done = subprocess.run(
-            [sys.executable, "-c", PURE], capture_output=True, text=True, timeout=60
-        )
-        if variable:
-            assert done.stdout.count("AIOHTTP_NO_EXTENSIONS is set") == lines, done.stderr
-        else:
-            assert "AIOHTTP" not in done.stdout + done.stderr
