@@ -15,17 +15,13 @@ import math
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, final
+from typing import Any, final
 
 from pydownpour import limits
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.errors import DownpourError
-from pydownpour.fields import clip
 from pydownpour.layout import Flat
 from pydownpour.wire.messages import EvaluationEntry
-
-ERROR_LEN_MAX: Final = 1024
-"""Characters of a failure that are kept: a user's exception may say as much as it likes."""
 
 
 @final
@@ -124,24 +120,14 @@ class Evaluator:
         if dropped:
             self._failed(passes, f"{', '.join(dropped)} not finite")
         else:
-            job.notes.pop("evaluation", None)
-        job.progress.evaluated(
-            EvaluationEntry(
-                passes=passes,
-                at_s=round(now - job.started, 3),
-                samples=samples,
-                metrics=metrics,
-            )
+            job.note("evaluation", "")
+        at_s = round(now - job.started, 3)
+        job.evaluated(
+            EvaluationEntry(passes=passes, at_s=at_s, samples=samples, metrics=metrics), now
         )
-        job.note_event(now, "evaluation", passes=passes, samples=samples, metrics=metrics)
 
     def _failed(self, passes: int, words: str) -> None:
-        job = self._job
-        text = clip(f"evaluation after pass {passes}: {words}", ERROR_LEN_MAX)
-        job.notes["evaluation"] = text
-        job.progress.evaluation_errors.append(text)
-        now = asyncio.get_running_loop().time()
-        job.note_event(now, "evaluation failed", passes=passes, reason=words)
+        self._job.evaluation_failed(passes, words, asyncio.get_running_loop().time())
 
 
 def _result(function: Callable[[dict[str, Any]], Any], arrays: dict[str, Any]) -> Any:

@@ -3,21 +3,14 @@
 One object takes every message with the time it arrived and gives the answer, or raises the error
 that the peer shall see. What happened goes to ``events``, in order, for whoever records it.
 
-States of a job::
-
-    waiting --all shards ready, a replica joined--> running --work complete, stopped,
-       |                                               |      or all replicas left--> evaluating
-       '-----------stopped----------> evaluating       '--a shard given up--> failed
-                                      evaluating --final parameters secured--> done
-                                      evaluating --a shard given up before that--> failed
-
-A shard that is only silent changes nothing: see ``silence``. Shards hear of a failure last, when
-what they hold has been read, or cannot be.
+A shard that is only silent does not change the job: see ``silence``. Shards hear of a failure
+last, when what they hold has been read, or cannot be.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, final
 
 from pydownpour import limits
@@ -29,14 +22,17 @@ from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.places import Place, Places
 from pydownpour.coordinator.progress import Progress
+from pydownpour.coordinator.salvage import salvage_words
 from pydownpour.coordinator.units import Lease
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, JobFailed, NotReady
 from pydownpour.fields import clip
 from pydownpour.layout import partition
+from pydownpour.states import State, Table
 from pydownpour.wire.messages import (
     Complete,
     CompleteAnswer,
     Completion,
+    EvaluationEntry,
     Heartbeat,
     HeartbeatAnswer,
     JobStateName,
@@ -53,9 +49,34 @@ from pydownpour.wire.messages import (
 )
 from pydownpour.wire.proof import Keeper
 
+JOB: Final[Table[JobStateName]] = Table(
+    "a job",
+    "waiting",
+    {
+        "waiting": {
+            "running": "every shard has its parameters, and a replica joins",
+            "evaluating": "somebody stops it before it has begun",
+            "failed": "a fault of the coordinator's own",
+        },
+        "running": {
+            "evaluating": "the work is complete, it is stopped, or every replica has left",
+            "failed": "a shard that may hold updates is given up, or a fault of our own",
+        },
+        "evaluating": {
+            "done": "the final parameters are read, kept and evaluated",
+            "failed": "they cannot be read, nothing was applied, or nobody could go on",
+        },
+        "done": {},
+        "failed": {},
+    },
+)
+"""What a job may become."""
+
 Event: TypeAlias = dict[str, Any]
 Outcome: TypeAlias = Literal["done", "stopped", "failed"]
 
+EVALUATION_ERROR_LEN_MAX: Final = 1024
+"""Characters of a failed evaluation that are kept: a user's exception may say what it likes."""
 SILENT_NAMED_MAX: Final = 3
 """Silent shards that the reason names; of more it says how many there are."""
 
@@ -98,21 +119,16 @@ class JobState:
         self.members = Membership()
         self.detector = Detector()
         self.progress = Progress()
-        self.state: JobStateName = "waiting"
+        self._state: State[JobStateName] = State(JOB)
         self.expected_replicas = expected_replicas
         self.started = now
-        self.events: deque[Event] = deque()
-        self.events_dropped = 0
-        self.passes_due: deque[int] = deque()
-        """Passes finished and not yet evaluated, oldest first."""
-        self.parameters_secured = False
-        """The final parameters are read: a shard that dies now loses nothing."""
-        self.missing: list[Event] = []
-        """Of a job that failed: the parameters that could not be kept (see ``salvage``)."""
-        self.books_closed = False
-        """They are being read: what is completed from now on may not be in them."""
-        self.notes: dict[str, str] = {}
-        """What an operator should know, by topic; shown while the job runs."""
+        self._events: deque[Event] = deque()
+        self._events_dropped = 0
+        self._pass_ended_lately = False
+        self._are_parameters_secured = False
+        self._missing: list[Event] = []
+        self._books_closed = False
+        self._notes: dict[str, str] = {}
         self.outcome: Outcome = "done"
         """How a job ends whose work is over and whose final parameters are secured."""
         self.units_aside: list[dict[str, Any]] = []
@@ -166,7 +182,7 @@ class JobState:
             AuthError: it is not the shard that has this place.
         """
         place = self.places.get(index)
-        if place.state != "loading" and not place.has_parameters:
+        if not place.is_taken:
             raise Fenced(f"shard {index} has no place: offer it (again) with POST /v1/shard")
         self.keeper.check("shard", index, place.incarnation, secret)
         place.seen_at = now
@@ -206,7 +222,7 @@ class JobState:
         """It did not; ``refused``: its host says that nobody listens there."""
         place = self.places.get(index)
         silence = place.silence
-        if place.ended and refused:
+        if place.ended and refused and place.is_taken:
             self.detector.forget(("shard", index))
             self._shard_lost(index, place.ended, now)
         elif silence is not None and refused:
@@ -223,7 +239,7 @@ class JobState:
             RemoteProtocolError: no such shard.
         """
         place = self.places.get(message.index)
-        if place.pid != message.pid or not (place.state == "loading" or place.has_parameters):
+        if place.pid != message.pid or not place.is_taken:
             return False
         place.ended = message.reason or "its process has ended"
         return True
@@ -263,7 +279,7 @@ class JobState:
             released = self._take_over(member) if joined.rejoined else []
             self._note_join(member, message, now, released, rejoined=joined.rejoined)
         if self.state == "waiting":
-            self.state = "running"
+            self._become("running")
             self.note_event(now, "running")
         if self.ledger is None:
             self.progress.begin(now)
@@ -451,7 +467,7 @@ class JobState:
     def _pass_ended(self, ledger: Ledger, pass_index: int | None, now: float) -> None:
         if pass_index is None:
             return
-        self.passes_due.append(pass_index)
+        self._pass_ended_lately = True
         self.note_event(
             now,
             "pass",
@@ -500,9 +516,7 @@ class JobState:
             )
         else:
             count = ledger.units_aside
-            self.notes["set aside"] = (
-                f"{count} unit{'s' * (count > 1)} set aside, the last: {words}"
-            )
+            self.note("set aside", f"{count} unit{'s' * (count > 1)} set aside, the last: {words}")
             self._pass_ended(ledger, failed.finished, now)
             self._finish_if_complete(ledger, now)
 
@@ -519,11 +533,9 @@ class JobState:
         """Look for silent roles, ended leases and the end of the job. Call it regularly."""
         self._forgive_own_stall(now)
         verdict = self.detector.judge(now)
-        doubted = self.notes.pop("doubt", "")
-        if verdict.reason:
-            self.notes["doubt"] = verdict.reason
-            if not doubted:
-                self.note_event(now, "doubt", reason=verdict.reason)
+        if verdict.reason and "doubt" not in self._notes:
+            self.note_event(now, "doubt", reason=verdict.reason)
+        self.note("doubt", verdict.reason)
         for change in verdict.changes:
             if change.who[0] == "replica":
                 self._replica_changed(change, now)
@@ -538,7 +550,7 @@ class JobState:
         if self.ledger is not None:
             for lease in self.ledger.expire(now):
                 self.note_event(now, "lease expired", replica=lease.replica, **_returned([lease]))
-            self._note("held", self.ledger.overdue(now))
+            self.note("held", self.ledger.overdue(now))
         elif self.state == "running" and self._all_replicas_gone(now):
             self._finish_without_replicas(now)
 
@@ -548,13 +560,6 @@ class JobState:
             if self.ledger is not None:
                 self.ledger.forget(member.id)
             self.note_event(now, "forgotten", replica=member.id, was=member.state)
-
-    def _note(self, topic: str, words: str) -> None:
-        """Words of one topic for who watches, or no more."""
-        if words:
-            self.notes[topic] = words
-        else:
-            self.notes.pop(topic, None)
 
     def _forgive_own_stall(self, now: float) -> None:
         gap = now - self._ticked if self._ticked is not None else 0.0
@@ -593,7 +598,7 @@ class JobState:
     def _shard_lost(self, index: int, reason: str, now: float) -> None:
         self.note_event(now, "dead", shard=index, reason=reason)
         place = self.places.lost(index, holds_updates=self.state != "waiting")
-        if place.state == "dead" and not self.parameters_secured:
+        if place.state == "dead" and not self._are_parameters_secured:
             self.fail(
                 f"{place.describe()} died: {reason}. Its parameters and their updates are gone "
                 "with it; start the job anew",
@@ -629,6 +634,17 @@ class JobState:
     # -- the end ---------------------------------------------------------------------------------
 
     @property
+    def state(self) -> JobStateName:
+        """What the job is, of :data:`JOB`'s states."""
+        return self._state.now
+
+    def _become(self, state: JobStateName, why: str = "") -> None:
+        """Change as :data:`JOB` allows, which raises otherwise; ``why`` is told to everybody."""
+        self._state.become(state, f"job {self.declared.name}")
+        if why:
+            self._why = clip(why)
+
+    @property
     def is_over(self) -> bool:
         """No more work is given out."""
         return self.state in ("evaluating", "done", "failed")
@@ -648,7 +664,7 @@ class JobState:
             return
         self.progress.end(now)
         self.outcome = outcome
-        self.state, self._why = "evaluating", clip(reason)
+        self._become("evaluating", reason)
         self.note_event(now, "end of work", reason=reason)
 
     def fail(self, reason: str, now: float) -> None:
@@ -656,8 +672,41 @@ class JobState:
         if self.state in ("done", "failed"):
             return
         self.progress.end(now)
-        self.state, self._why = "failed", clip(reason)
+        self._become("failed", reason)
         self.note_event(now, "failure", reason=reason)
+
+    def close_books(self) -> None:
+        """The parameters are read from now on: what is completed later may not be in them."""
+        self._books_closed = True
+
+    @property
+    def books_closed(self) -> bool:
+        """No completion counts any more."""
+        return self._books_closed
+
+    def secure_parameters(self) -> None:
+        """The final parameters are read: a shard that dies now loses nothing."""
+        self._are_parameters_secured = True
+
+    @property
+    def are_parameters_secured(self) -> bool:
+        """The final parameters are read."""
+        return self._are_parameters_secured
+
+    def salvaged(self, missing: list[Event]) -> None:
+        """The job failed, and these parts of the parameters could not be kept (``salvage``)."""
+        self._missing = missing
+        if len(missing) < len(self.places):
+            self.note("salvage", salvage_words(missing))
+
+    @property
+    def missing(self) -> Sequence[Event]:
+        """Parts of the parameters that could not be kept."""
+        return self._missing
+
+    def last_counts(self, index: int, stats: ShardStats) -> None:
+        """What a shard counted in all, as it says at the end."""
+        self.places.get(index).stats = stats
 
     def judge(self) -> None:
         """The last counts are in: a job whose gradients nobody applied has not succeeded."""
@@ -680,7 +729,7 @@ class JobState:
     def conclude(self, now: float) -> None:
         """The final parameters are evaluated and stored."""
         if self.state == "evaluating":
-            self.state = "failed" if self.outcome == "failed" else "done"
+            self._become("failed" if self.outcome == "failed" else "done")
         self._is_concluded = True
         self.note_event(now, "end", state=self.state, reason=self._why)
 
@@ -716,7 +765,7 @@ class JobState:
         ]
         if len(self.places.silent) > SILENT_NAMED_MAX:
             silent.append(f"{len(self.places.silent) - SILENT_NAMED_MAX} more shards are silent")
-        return clip("; ".join(filter(None, [*words, *silent, *self.notes.values()])))
+        return clip("; ".join(filter(None, [*words, *silent, *self._notes.values()])))
 
     def _quiet(self, now: float) -> str:
         if self.members.present and now - self._replica_seen < limits.QUIET_S:
@@ -743,10 +792,57 @@ class JobState:
 
     def note_event(self, now: float, event: str, **fields: Any) -> None:
         """Put an event on record; when nobody takes them away fast enough, count it only."""
-        if len(self.events) >= limits.EVENTS_QUEUED_MAX:
-            self.events_dropped += 1
+        if len(self._events) >= limits.EVENTS_QUEUED_MAX:
+            self._events_dropped += 1
             return
-        self.events.append({"t": round(now - self.started, 3), "event": event, **fields})
+        self._events.append({"t": round(now - self.started, 3), "event": event, **fields})
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Those that nobody has taken yet."""
+        return self._events
+
+    def take_events(self, now: float) -> list[Event]:
+        """What happened since this was asked last; the last one may say how many are missing."""
+        if self._events_dropped:
+            dropped, self._events_dropped = self._events_dropped, 0
+            self._events.append(
+                {"t": round(now - self.started, 3), "event": "events dropped", "count": dropped}
+            )
+        taken = list(self._events)
+        self._events.clear()
+        return taken
+
+    def take_pass_ended(self) -> bool:
+        """Whether a pass has ended since this was asked last."""
+        ended, self._pass_ended_lately = self._pass_ended_lately, False
+        return ended
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What an operator should know, by topic; shown while the job runs."""
+        return self._notes
+
+    def note(self, topic: str, words: str) -> None:
+        """Words of one topic for who watches; "": there is no more to say of it."""
+        if words:
+            self._notes[topic] = words
+        else:
+            self._notes.pop(topic, None)
+
+    def evaluated(self, entry: EvaluationEntry, now: float) -> None:
+        """The parameters were evaluated."""
+        self.progress.evaluated(entry)
+        self.note_event(
+            now, "evaluation", passes=entry.passes, samples=entry.samples, metrics=entry.metrics
+        )
+
+    def evaluation_failed(self, passes: int, words: str, now: float) -> None:
+        """An evaluation, or a part of what it returned, is worth nothing."""
+        text = clip(f"evaluation after pass {passes}: {words}", EVALUATION_ERROR_LEN_MAX)
+        self.note("evaluation", text)
+        self.progress.evaluation_errors.append(text)
+        self.note_event(now, "evaluation failed", passes=passes, reason=words)
 
 
 def _returned(leases: list[Lease]) -> Event:

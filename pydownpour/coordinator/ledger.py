@@ -1,17 +1,14 @@
 """The work ledger: every unit of every pass is computed at least once and recorded exactly once.
 
-Theory. A pass has ``units`` units. Each of them is in exactly one of four places::
+Theory. A pass has ``units`` units. Each of them is in exactly one of these states (``units.UNIT``
+says what becomes what, and when)::
 
     fresh      not handed out yet: every unit from the pass's cursor on
-    leased     one live lease names it
-    returned   its lease ended (expired, or its holder left, died or came back); first in line
-    done       its bit is set; the only final place
-
-    fresh -> leased -> done          returned -> leased          leased -> returned
-                                     returned -> done   (a late completion of an ended lease)
-
-A unit at which the user's code raised ``UNIT_FAILURES_MAX`` times is *set aside*: it is done for
-the pass, which can end, and counted as nobody's work.
+    leased     a live lease names it
+    returned   its lease ended; first in line
+    done       its bit is set; final
+    aside      the user's code failed at it too often: its bit is set, too, so that the pass can
+               end, and it is counted as nobody's work; final
 
 so memory is a bitmap a pass and a few words an open lease, however many units there are. A unit
 whose lease ended may be computed twice; whoever completes it first is recorded, the other is told
@@ -45,6 +42,7 @@ from pydownpour.coordinator.units import (
     Lending,
     OpenPass,
     Recorded,
+    UnitState,
     audit_pass,
 )
 from pydownpour.errors import ConfigError, RemoteProtocolError
@@ -199,9 +197,9 @@ class Ledger:
                 ended = next(iter(open_pass.returned.values()))
                 self._take_back(ended)
                 return ended.pass_index, ended.unit, ended.attempt
-            if open_pass.cursor < self.units:
-                open_pass.cursor += 1
-                return open_pass.pass_index, open_pass.cursor - 1, 0
+            if (fresh := open_pass.cursor) < self.units:
+                open_pass.become(fresh, "leased")
+                return open_pass.pass_index, fresh, 0
         return None
 
     def _begin_pass(self) -> tuple[int, int, int] | None:
@@ -211,12 +209,12 @@ class Ledger:
         begun = OpenPass(self._next_pass, self.units)
         self._open[begun.pass_index] = begun
         self._next_pass += 1
-        begun.cursor = 1
+        begun.become(0, "leased")
         return begun.pass_index, 0, 0
 
     def _take_back(self, ended: Lease) -> None:
-        """A returned unit is no longer in line."""
-        self._open[ended.pass_index].returned.pop(ended.unit)
+        """A returned unit is lent again."""
+        self._open[ended.pass_index].become(ended.unit, "leased")
         del self._ended[ended.lease]
 
     def _overdue_for(self, replica: int, now: float) -> Lease | None:
@@ -317,7 +315,7 @@ class Ledger:
     def _return(self, lease_id: int) -> Lease:
         lease = self._remove(lease_id)
         if (lease.pass_index, lease.unit) not in self._by_unit:
-            self._open[lease.pass_index].returned[lease.unit] = lease
+            self._open[lease.pass_index].become(lease.unit, "returned", ended=lease)
             self._ended[lease_id] = lease
         self.account(lease.replica).returned += 1
         self.leases_ended += 1
@@ -368,7 +366,7 @@ class Ledger:
         lease = self._leases.get(lease_id) or self._ended.get(lease_id)
         if lease is not None:
             self._held.note(now - lease.since)
-        live = self._settle(open_pass, unit)
+        live = self._settle(open_pass, unit, "done")
         start, stop = self.bounds(unit)
         account.units += 1
         account.samples += stop - start
@@ -404,22 +402,20 @@ class Ledger:
         times = open_pass.failures[unit] = open_pass.failures.get(unit, 0) + 1
         if times < limits.UNIT_FAILURES_MAX:
             return Failed(times)
-        self._settle(open_pass, unit)
-        open_pass.aside.add(unit)
+        self._settle(open_pass, unit, "aside")
         start, stop = self.bounds(unit)
         self.units_aside += 1
         self.samples_aside += stop - start
         return Failed(times, aside=True, finished=self._finished_by(open_pass))
 
-    def _settle(self, open_pass: OpenPass, unit: int) -> tuple[int, ...]:
+    def _settle(self, open_pass: OpenPass, unit: int, state: UnitState) -> tuple[int, ...]:
         """Nobody gets this unit any more; returns the live leases it had."""
         live = self._by_unit.get((open_pass.pass_index, unit), ())
         for lease in live:
             self._remove(lease)
         if (ended := open_pass.returned.get(unit)) is not None:
-            self._take_back(ended)
-        open_pass.failures.pop(unit, None)
-        open_pass.set_done(unit)
+            del self._ended[ended.lease]
+        open_pass.become(unit, state)
         return live
 
     def _check(self, replica: int, pass_index: int, unit: int, lease_id: int) -> None:

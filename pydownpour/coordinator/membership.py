@@ -1,9 +1,4 @@
-r"""Replicas: ids, incarnations, and what each of them counted.
-
-States of a member::
-
-    (new) --register--> live <--> suspect --> dead --heartbeat--> live
-                          \---------\---------\--leave--> left --register--> live
+"""Replicas: ids, incarnations, and what each of them counted.
 
 An id is never given to another replica: only a join that shows the same owner's key gets it again.
 Each registration of an id is a new incarnation, which fences the older ones for ever; only a join
@@ -22,16 +17,38 @@ import hashlib
 import heapq
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, final
 
 import msgspec
 
 from pydownpour import limits
 from pydownpour.coordinator.tally import add_stats
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded
-from pydownpour.wire.messages import Join, KnownIds, ReplicaStats
+from pydownpour.states import State, Table
+from pydownpour.wire.messages import Join, KnownIds, MemberState, ReplicaStats
 
-State: TypeAlias = Literal["live", "suspect", "dead", "left"]
+MEMBER: Final[Table[MemberState]] = Table(
+    "a member",
+    "live",
+    {
+        "live": {
+            "suspect": "it is not heard for SUSPECT_S",
+            "dead": "it is not heard for DEAD_S",
+            "left": "it says goodbye",
+        },
+        "suspect": {
+            "live": "it is heard again",
+            "dead": "it is not heard for DEAD_S",
+            "left": "it says goodbye",
+        },
+        "dead": {
+            "live": "it is heard again, or joins as its next incarnation",
+            "left": "it says goodbye",
+        },
+        "left": {"live": "it joins as its next incarnation"},
+    },
+)
+"""What a member may become."""
 
 NO_STATS: Final = ReplicaStats()
 NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.NAME_LEN_MAX}}}")
@@ -45,7 +62,6 @@ class Member:
     id: int
     name: str
     incarnation: int
-    state: State
     host: str
     pid: int
     nonce: str
@@ -62,6 +78,20 @@ class Member:
     """What went wrong when it left; "" if it left of its own accord, or has come back."""
     told_end: bool = False
     """It has heard that the job is over."""
+    _state: State[MemberState] = dataclasses.field(default_factory=lambda: State(MEMBER))
+
+    @property
+    def state(self) -> MemberState:
+        """What it is; :meth:`become` changes it."""
+        return self._state.now
+
+    def become(self, state: MemberState) -> bool:
+        """Change as :data:`MEMBER` allows; False if it is that already.
+
+        Raises:
+            InternalError: it cannot become that.
+        """
+        return self._state.become(state, self.describe())
 
     @property
     def stats(self) -> ReplicaStats:
@@ -160,7 +190,6 @@ class Membership:
             id=new,
             name=join.name or f"replica-{new}",
             incarnation=1,
-            state="live",
             host=join.host,
             pid=join.pid,
             nonce=join.nonce,
@@ -217,10 +246,10 @@ class Membership:
         self.change(member, "live")
         member.seen_at = now
 
-    def change(self, member: Member, state: State) -> None:
-        """It is live, suspect, dead or has left: nobody else sets a member's state."""
-        if member.state != state:
-            member.state, self._present = state, None
+    def change(self, member: Member, state: MemberState) -> None:
+        """It is live, suspect, dead or has left: nobody else changes a member's state."""
+        if member.become(state):
+            self._present = None
 
     def leave(self, replica: int, incarnation: int, stats: ReplicaStats | None) -> Member:
         """A goodbye with the last counts. Saying it again changes nothing.

@@ -1,11 +1,5 @@
 """The places of a job's shards: which process owns which elements, and whether it is there.
 
-States of a place::
-
-    missing --hello--> loading --heartbeat, ready--> ready <--not heard, job runs--> silent
-       ^                  |                            |                               |
-       '--not in time-----'----not heard, job waits----'                given up: dead <'
-
 A shard that dies before the job runs is replaced by the next that says hello. Afterwards it may
 hold updates nobody else has: it is waited for while there is hope (``silence`` decides), and until
 shards are durable its death ends the job.
@@ -15,15 +9,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Final, Literal, TypeAlias, final
+from typing import Final, final
 
 from pydownpour import limits
 from pydownpour.coordinator.silence import Silence
 from pydownpour.errors import ConfigError, Fenced, NotReady, RemoteProtocolError
 from pydownpour.layout import Partition, ShardEntry
-from pydownpour.wire.messages import ShardHello, ShardStats
+from pydownpour.states import State, Table
+from pydownpour.wire.messages import PlaceState, ShardHello, ShardStats
 
-State: TypeAlias = Literal["missing", "loading", "ready", "silent", "dead"]
+PLACE: Final[Table[PlaceState]] = Table(
+    "a shard's place",
+    "missing",
+    {
+        "missing": {"loading": "a process offers itself and gets the place"},
+        "loading": {
+            "ready": "its heartbeat says that it has its parameters",
+            "missing": "it did not load in time, or was not heard, and nobody can have pushed",
+            "dead": "the same when no other can take its place: the job is over",
+        },
+        "ready": {
+            "silent": "it is not heard, and may hold updates that nobody else has",
+            "missing": "it is not heard, and the job does not run yet: nobody can have pushed",
+            "dead": "its process has ended, says who started it, and its host confirms it",
+        },
+        "silent": {
+            "ready": "it is heard again",
+            "dead": "waiting for it has no more sense (see silence)",
+        },
+        "dead": {},
+    },
+)
+"""What a place may become."""
 
 NO_STATS: Final = ShardStats()
 
@@ -36,7 +53,6 @@ class Place:
     index: int
     start: int
     len: int
-    state: State = "missing"
     url: str = ""
     host: str = ""
     pid: int = 0
@@ -52,6 +68,25 @@ class Place:
     """While it is silent."""
     ended: str = ""
     """How its process has ended, as somebody says."""
+    _state: State[PlaceState] = dataclasses.field(default_factory=lambda: State(PLACE))
+
+    @property
+    def state(self) -> PlaceState:
+        """What the place is; :meth:`become` changes it."""
+        return self._state.now
+
+    def become(self, state: PlaceState) -> bool:
+        """Change as :data:`PLACE` allows; False if it is that already.
+
+        Raises:
+            InternalError: it cannot become that.
+        """
+        return self._state.become(state, self.describe())
+
+    @property
+    def is_taken(self) -> bool:
+        """A process has it, and has not been given up."""
+        return self.state == "loading" or self.has_parameters
 
     @property
     def has_parameters(self) -> bool:
@@ -94,8 +129,7 @@ class Places:
                 out to be dead.
         """
         for place in self._places:
-            is_there = place.state == "loading" or place.has_parameters
-            if hello.nonce and place.nonce == hello.nonce and is_there:
+            if hello.nonce and place.nonce == hello.nonce and place.is_taken:
                 return place, True
         if hello.index is not None and not 0 <= hello.index < len(self._places):
             raise ConfigError(
@@ -114,7 +148,7 @@ class Places:
         place, repeated = self.find(hello, now, running=running)
         place.seen_at = now
         if not repeated:
-            place.state = "loading"
+            place.become("loading")
             place.incarnation += 1
             place.url, place.host, place.pid = hello.url, hello.host, hello.pid
             place.nonce, place.version, place.ended = hello.nonce, hello.version, ""
@@ -149,16 +183,17 @@ class Places:
             Fenced: the place is no longer its own.
         """
         place = self.get(index)
-        if place.state != "loading" and not place.has_parameters:
+        if not place.is_taken:
             raise Fenced(f"shard {index} was called dead and lost its place; start it anew")
         place.seen_at = now
         if place.silence is not None:
-            place.state, place.silence = "ready", None
+            place.become("ready")
+            place.silence = None
             del self._silent[index]
         if stats is not None:
             place.stats = stats
         if place.state == "loading" and stats is not None and stats.ready:
-            place.state = "ready"
+            place.become("ready")
             return place, True
         return place, False
 
@@ -183,7 +218,8 @@ class Places:
     def lost(self, index: int, *, holds_updates: bool) -> Place:
         """A shard is dead. Its place is free again only while nobody can have pushed to it."""
         place = self._places[index]
-        place.state, place.silence = "dead" if holds_updates else "missing", None
+        place.become("dead" if holds_updates else "missing")
+        place.silence = None
         self._silent.pop(index, None)
         return place
 
@@ -191,10 +227,8 @@ class Places:
         """A shard that holds updates is not heard: from now on it is waited for."""
         place = self._places[index]
         if place.state == "ready":
-            place.state, place.silence = (
-                "silent",
-                Silence(since=place.seen_at, sign_at=place.seen_at),
-            )
+            place.become("silent")
+            place.silence = Silence(since=place.seen_at, sign_at=place.seen_at)
             self._silent[index] = place
         return place
 

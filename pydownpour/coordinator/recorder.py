@@ -80,12 +80,7 @@ class Recorder:
     async def flush(self, *, sync: bool = False) -> None:
         """Write the events so far. ``sync``: they are on the disk when this returns."""
         async with self._writing:
-            events = list(self._job.events)
-            self._job.events.clear()
-            if self._job.events_dropped:
-                now = asyncio.get_running_loop().time()
-                self._job.note_event(now, "events dropped", count=self._job.events_dropped)
-                self._job.events_dropped = 0
+            events = self._job.take_events(asyncio.get_running_loop().time())
             folder = self._folder
             if folder is None or not (events or sync):
                 return
@@ -103,17 +98,15 @@ class Recorder:
 
         def told(size: int) -> None:
             # From the disk's thread: one assignment, which whoever reads the notes sees whole.
-            job.notes["ending"] = (
-                f"writing the final parameters: {min(size / 1e6, whole_mb):.1f} of "
-                f"{whole_mb:.1f} MB"
-            )
+            written = f"{min(size / 1e6, whole_mb):.1f} of {whole_mb:.1f} MB"
+            job.note("ending", f"writing the final parameters: {written}")
 
         try:
             await self._call(
                 lambda: folder.write_parameters(layout, flat, metadata, whole=whole, told=told)
             )
         finally:
-            job.notes.pop("ending", None)
+            job.note("ending", "")
 
     async def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report."""
@@ -125,6 +118,6 @@ class Recorder:
         await asyncio.get_running_loop().run_in_executor(None, write)
         assert self._folder is not None
         if self._folder.trouble and "storage" not in self._job.notes:
-            self._job.notes["storage"] = f"run folder: {self._folder.trouble}"
+            self._job.note("storage", f"run folder: {self._folder.trouble}")
             now = asyncio.get_running_loop().time()
             self._job.note_event(now, "storage", reason=self._folder.trouble)

@@ -80,7 +80,7 @@ def build_report(
         "optimizer": job.declared.optimizer.describe(),
         "policy": job.declared.policy.to_wire(),
         "parameters": job.declared.layout.len,
-        "parameters_missing": job.missing[:PARTS_TOLD_MAX],
+        "parameters_missing": list(job.missing[:PARTS_TOLD_MAX]),
         "losses": progress.curve.points,
         "losses_not_finite": sum(c.losses_not_finite for c in counts),
         "audit": ledger.audit()[:AUDIT_LINES_MAX] if ledger is not None else [],

@@ -30,7 +30,7 @@ from pydownpour.coordinator.initial import InitialParameters
 from pydownpour.coordinator.job_state import JobState, Outcome
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.report import build_report
-from pydownpour.coordinator.salvage import missing_part, salvage_words
+from pydownpour.coordinator.salvage import missing_part
 from pydownpour.coordinator.shards import NetShardReader, ShardReader
 from pydownpour.errors import ConfigError, ConnectFailed, DownpourError, NotReady
 from pydownpour.fields import number
@@ -206,10 +206,8 @@ class CoordinatorService:
         if job.state != "waiting" and self._initial is not None:
             self._initial = None
             self._loaded()
-        if job.passes_due:
-            job.passes_due.clear()
-            if not job.is_over:  # the last pass is evaluated on the final parameters
-                self._evaluator.request()
+        if job.take_pass_ended() and not job.is_over:
+            self._evaluator.request()  # the last pass is evaluated on the final parameters
         self._news.set()
 
     async def _hello(self, call: Call) -> Message:
@@ -400,7 +398,7 @@ class CoordinatorService:
             await self._until(lambda: self._all_left() or job.state == "failed", patience)
             await self._secure()
         if job.state == "failed":
-            job.books_closed = True
+            job.close_books()
             await self._salvage()
         await self._last_counts()
         job.judge()
@@ -429,11 +427,11 @@ class CoordinatorService:
             ),
             limits.EVALUATION_PATIENCE_S,
         )
-        job.books_closed = True
+        job.close_books()
         flat = await self._read_final()
         if flat is None:
             return
-        job.parameters_secured = True
+        job.secure_parameters()
         await self._last_counts()
         await self._recorder.write_parameters(flat, self._metadata())
         await self._evaluate_final(flat)
@@ -443,17 +441,18 @@ class CoordinatorService:
         job = self.job
         patience_s = limits.STOP_EVALUATION_S if self._stopped_at is not None else None
         if job.declared.evaluation is not None:
-            job.notes["ending"] = "evaluating the final parameters"
+            job.note("ending", "evaluating the final parameters")
         try:
             async with asyncio.timeout(patience_s):
                 await self._evaluator.evaluate(flat)
         except TimeoutError:
-            job.notes["evaluation"] = (
+            job.note(
+                "evaluation",
                 f"the final parameters were not evaluated: that took longer than {patience_s:g} s "
-                "after the stop (STOP_EVALUATION_S)"
+                "after the stop (STOP_EVALUATION_S)",
             )
         finally:
-            job.notes.pop("ending", None)
+            job.note("ending", "")
 
     def _metadata(self) -> dict[str, str]:
         job = self.job
@@ -485,16 +484,17 @@ class CoordinatorService:
                 flat = await self._read_unless(given_up)
             except DownpourError as error:
                 why = str(error)
-                job.notes["unread"] = (
-                    f"waiting for parameters that cannot be read ({why}); Ctrl-C gives them up"
+                job.note(
+                    "unread",
+                    f"waiting for parameters that cannot be read ({why}); Ctrl-C gives them up",
                 )
             else:
-                job.notes.pop("unread", None)
+                job.note("unread", "")
                 if flat is not None:
                     return flat
             # A shard that died is noticed by the sweep meanwhile, and named.
             await self._until(given_up, limits.HEARTBEAT_S)
-        job.notes.pop("unread", None)
+        job.note("unread", "")
         job.fail(f"could not read the final parameters: {why}", _now())
         return None
 
@@ -512,7 +512,7 @@ class CoordinatorService:
     async def _salvage(self) -> None:
         """The job failed: keep the parameters that can still be read, and say which cannot."""
         job = self.job
-        if job.parameters_secured or job.progress.running_since is None:
+        if job.are_parameters_secured or job.progress.running_since is None:
             return
         entries = job.places.entries
         flat, failures = await self._reader.what_answers(
@@ -520,15 +520,14 @@ class CoordinatorService:
             job.declared.layout,
             job.partition,
         )
-        job.missing = [
+        missing = [
             missing_part(job.declared.layout, place, failures.get(place.index))
             for place in job.places
             if place.index in failures or not place.has_parameters
         ]
-        if len(job.missing) == len(job.places):
-            return
-        job.notes["salvage"] = salvage_words(job.missing)
-        await self._recorder.write_parameters(flat, self._metadata(), whole=not job.missing)
+        job.salvaged(missing)
+        if len(missing) < len(job.places):
+            await self._recorder.write_parameters(flat, self._metadata(), whole=not missing)
 
     async def _read(self) -> Flat:
         job = self.job
@@ -543,7 +542,7 @@ class CoordinatorService:
         )
         for place, answer in zip(places, answers, strict=True):
             if isinstance(answer, messages.ShardStats):
-                place.stats = answer
+                self.job.last_counts(place.index, answer)
             elif not isinstance(answer, DownpourError):
                 raise answer
 

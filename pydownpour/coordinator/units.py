@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import deque
-from typing import final
+from typing import Final, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import limits
+from pydownpour.states import Table
 from pydownpour.wire.messages import UnitEntry
 
 
@@ -95,6 +96,31 @@ class Failed:
     finished: int | None = None
 
 
+UnitState: TypeAlias = Literal["fresh", "leased", "returned", "done", "aside"]
+
+UNIT: Final[Table[UnitState]] = Table(
+    "a unit of a pass",
+    "fresh",
+    {
+        "fresh": {"leased": "it is lent for the first time"},
+        "leased": {
+            "returned": "its last lease ended: it ran out, its holder left, died or failed at it",
+            "done": "a holder completed it",
+            "aside": "the user's code failed at it UNIT_FAILURES_MAX times",
+        },
+        "returned": {
+            "leased": "it is lent again, or its holder goes on under the lease it had",
+            "done": "who held it completed it after all, before anybody else got it",
+            "aside": "the user's code failed at it UNIT_FAILURES_MAX times",
+        },
+        "done": {},
+        "aside": {},
+    },
+)
+"""What a unit may become. Nothing is kept for a unit but what :class:`OpenPass` tells apart: fresh
+ones lie from the cursor on, done ones have a bit, and leased is what is none of the others."""
+
+
 @final
 class OpenPass:
     """One begun and unfinished pass: its cursor, bitmap, and what was returned."""
@@ -104,6 +130,7 @@ class OpenPass:
     def __init__(self, pass_index: int, units: int) -> None:
         self.pass_index = pass_index
         self.cursor = 0
+        """Units from here on are fresh."""
         self.done = bytearray(-(-units // 8))
         self.done_count = 0
         self.returned: dict[int, Lease] = {}
@@ -117,10 +144,41 @@ class OpenPass:
         """Whether a unit is recorded."""
         return bool(self.done[unit >> 3] >> (unit & 7) & 1)
 
-    def set_done(self, unit: int) -> None:
-        """Record a unit."""
-        self.done[unit >> 3] |= 1 << (unit & 7)
-        self.done_count += 1
+    def state_of(self, unit: int) -> UnitState:
+        """What a unit is."""
+        if unit >= self.cursor:
+            return "fresh"
+        if self.is_done(unit):
+            return "aside" if unit in self.aside else "done"
+        return "returned" if unit in self.returned else "leased"
+
+    def become(self, unit: int, state: UnitState, *, ended: Lease | None = None) -> None:
+        """Change a unit as :data:`UNIT` allows; fresh ones are lent in their order.
+
+        Args:
+            unit: Its index in the pass.
+            state: What it is from now on.
+            ended: Of one that is returned, its last lease.
+
+        Raises:
+            InternalError: it cannot become that.
+        """
+        old = self.state_of(unit)
+        UNIT.check(old, state, f"unit {unit} of pass {self.pass_index + 1}")
+        if old == "fresh":
+            assert unit == self.cursor
+            self.cursor += 1
+        elif old == "returned":
+            del self.returned[unit]
+        if state == "returned":
+            assert ended is not None
+            self.returned[unit] = ended
+        elif state in ("done", "aside"):
+            self.failures.pop(unit, None)
+            self.done[unit >> 3] |= 1 << (unit & 7)
+            self.done_count += 1
+            if state == "aside":
+                self.aside.add(unit)
 
     def all_done(self, units: int) -> NDArray[np.bool_]:
         """For each unit whether it is recorded."""

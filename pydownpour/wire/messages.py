@@ -68,7 +68,10 @@ Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MA
 Missed: TypeAlias = Annotated[list[Word], Meta(max_length=limits.MISSED_TOLD_MAX)]
 Labels: TypeAlias = Annotated[list[Label], Meta(max_length=limits.SETTINGS_MAX)]
 
-JobStateName = Literal["waiting", "running", "evaluating", "done", "failed"]
+JobStateName: TypeAlias = Literal["waiting", "running", "evaluating", "done", "failed"]
+MemberState: TypeAlias = Literal["live", "suspect", "dead", "left"]
+PlaceState: TypeAlias = Literal["missing", "loading", "ready", "silent", "dead"]
+"""``docs/states.md`` says what becomes what, and when."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,7 +415,7 @@ class ReplicaStatus(Message, frozen=True, kw_only=True):
     id: Word
     name: Label
     incarnation: Word
-    state: Literal["live", "suspect", "dead", "left"]
+    state: MemberState
     host: Label
     pid: Word
     joins: Count
@@ -428,7 +431,7 @@ class ShardStatus(Message, frozen=True, kw_only=True):
     """One shard as the coordinator sees it."""
 
     index: Word
-    state: Literal["missing", "loading", "ready", "silent", "dead"]
+    state: PlaceState
     url: Url
     pid: Word
     age_s: Finite

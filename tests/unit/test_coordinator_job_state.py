@@ -132,7 +132,8 @@ def test_work_goes_out_comes_back_and_ends_the_job() -> None:
     assert cast.job.reason(cast.now) == "all 2 passes are complete"
     assert cast.lease(1).done
     assert [e["pass_index"] for e in cast.events("pass")] == [0, 1]
-    assert list(cast.job.passes_due) == [0, 1]
+    assert cast.job.take_pass_ended()
+    assert not cast.job.take_pass_ended(), "it was taken"
     assert cast.job.samples_done == 20
 
 
@@ -464,7 +465,8 @@ def test_events_nobody_takes_away_are_only_counted() -> None:
     for _ in range(limits.EVENTS_QUEUED_MAX + 5):
         cast.job.note_event(cast.now, "x")
     assert len(cast.job.events) == limits.EVENTS_QUEUED_MAX
-    assert cast.job.events_dropped > 0
+    assert cast.job.take_events(cast.now)[-1]["event"] == "events dropped"
+    assert not cast.job.events
 
 
 # -- the end ------------------------------------------------------------------------------------
@@ -556,7 +558,8 @@ def test_a_shard_may_die_once_its_parameters_are_read(secured: bool) -> None:
     cast = running()
     cast.finish_all(1)
     cast.leave(1)
-    cast.job.parameters_secured = secured
+    if secured:
+        cast.job.secure_parameters()
     for _ in range(int(limits.SHARD_PATIENCE_S / 0.25) + 16):
         cast.now += 0.25
         cast.shard_beat(0)

@@ -240,7 +240,7 @@ async def test_a_whole_job_from_hello_to_report() -> None:
     report = await house.beat_to_the_end()
 
     assert report["state"] == "done"
-    assert house.job.parameters_secured
+    assert house.job.are_parameters_secured
     assert report["accuracy"] == 0.25 * len(seen)
     assert [e["passes"] for e in report["evaluations"]] == [1, 2]
     assert (report["samples"], report["units"], report["passes"]) == (16, 4, 2)

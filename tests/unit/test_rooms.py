@@ -18,7 +18,7 @@ PACKAGE = ROOT / "pydownpour"
 
 TIERS: tuple[tuple[str, ...], ...] = (
     ("errors", "limits", "ids"),
-    ("fields", "config"),
+    ("fields", "config", "states"),
     ("histogram", "layout", "optimizers", "codecs", "sampling"),
     ("policy",),
     ("wire",),
@@ -44,10 +44,11 @@ TIERS: tuple[tuple[str, ...], ...] = (
 LEVEL = {room: level for level, tier in enumerate(TIERS) for room in tier}
 
 CORE = "_core"
-NO_CORE = {"errors", "limits", "ids", "config", "fields"}
+NO_CORE = {"errors", "limits", "ids", "config", "fields", "states"}
 """The words must be importable where the extension is not built."""
 
 PURE = (
+    "states",
     "histogram",
     "layout",
     "optimizers",

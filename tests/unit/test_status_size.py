@@ -33,7 +33,9 @@ def crowd() -> Cast:
     )  # fmt: skip
     cast = Cast(job, shards=SHARDS)
     for place in cast.job.places:
-        place.state, place.url = "ready", f"https://shard-{place.index}.example/{'p' * 200}"
+        place.become("loading")
+        place.become("ready")
+        place.url = f"https://shard-{place.index}.example/{'p' * 200}"
         place.stats = ShardStats(index=place.index, ready=True, bytes_received=7, staleness=FULL)
     for number in range(REPLICAS):
         cast.join(f"replica-{number}")
@@ -90,11 +92,11 @@ def test_a_report_is_never_longer_than_a_line_to_the_engine_and_adds_up(crowd: C
 
 def test_shards_that_are_not_ready_are_shown_before_all_others(crowd: Cast) -> None:
     late = crowd.job.places.get(SHARDS - 1)
-    late.state = "silent"
+    late.become("silent")
     try:
         shown = view.status(crowd.job, crowd.now, run_folder="", report=None)
     finally:
-        late.state = "ready"
+        late.become("ready")
     assert [shard.index for shard in shown.shards][-2:] == [limits.STATUS_ROWS_MAX - 2, SHARDS - 1]
     assert shown.shards_ready == SHARDS - 1
 
