@@ -30,6 +30,7 @@ from pydownpour.errors import ClosedError, ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
 from pydownpour.policy import Downpour, Policy
+from pydownpour.policy import check as check_policy
 from pydownpour.sampling import samples_at, units_in_pass
 from pydownpour.storage import safetensors
 from pydownpour.wire import messages
@@ -137,7 +138,8 @@ class Job:
             once). Names are flat: a dict of dicts is refused, write ``layer1.w``. float32 inside;
             float64, float16 and bfloat16 are converted, integers and masked arrays refused.
         optimizer: What a shard does with a gradient, for example ``dp.Adagrad(lr=0.05)``.
-        policy: When replicas push and fetch. None: ``dp.Downpour()``.
+        policy: When replicas push and fetch, and how pushes combine; one of ours, or of a class of
+            the job file's own (docs/policies.md). None: ``dp.Downpour()``.
         data: The samples, or None when the replica function finds its own work.
         name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
         wire_dtype: What gradients travel as: float32, float16 or bfloat16 (half the bytes; float16
@@ -177,6 +179,7 @@ class Job:
         _check_size(self.layout)
         self.optimizer = _checked_optimizer(optimizer)
         self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
+        check_policy(self.policy)
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
         self.name = "job" if name is None else _checked_name(name)
         self.named = name is not None

@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -26,6 +26,9 @@ from pydownpour.engines.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, OW
 from pydownpour.engines.child import Channel, adopt
 from pydownpour.net import process
 from pydownpour.replica import failure
+
+if TYPE_CHECKING:
+    from pydownpour.policy import Policy
 
 RoleBody = Callable[[Channel | None], Coroutine[Any, Any, Any]]
 
@@ -140,14 +143,27 @@ def coordinator(
     metavar="URL",
     help="What replicas shall call, when it is not the address we listen on.",
 )
+@click.option(
+    "--job",
+    "file",
+    default=None,
+    metavar="FILE[:JOB]",
+    help="The job file; looked at only if the job's policy is a class of its own.",
+)
 @access_options
 @in_words
 def shard(
-    coordinator: str, bind: str, index: int | None, advertise: str | None, access: AccessOptions
-) -> None:  # fmt: skip
+    coordinator: str,
+    bind: str,
+    index: int | None,
+    advertise: str | None,
+    file: str | None,
+    access: AccessOptions,
+) -> None:
     """Start a shard: it owns a part of the parameters and applies gradients to it.
 
-    It needs no job file; the coordinator tells it everything.
+    It needs no job file; the coordinator tells it everything. Only a policy that is a class of the
+    job file's own has to be given: --job FILE.
 
     \b
     Example:
@@ -158,6 +174,14 @@ def shard(
         from pydownpour.net.access import Bind
         from pydownpour.shard.service import serve_shard
 
+        def policy() -> type[Policy]:
+            from pydownpour.jobfiles import load_job
+
+            assert file is not None
+            job = load_job(file)
+            job.forget_parameters()
+            return type(job.policy)
+
         await serve_shard(
             coordinator=coordinator,
             bind=Bind.parse(bind),
@@ -165,6 +189,7 @@ def shard(
             index=index,
             announce=lambda url: _announce(channel, "shard", url, ""),
             advertise=advertise,
+            policy=None if file is None else policy,
         )
 
     _run(adopt(), serve)

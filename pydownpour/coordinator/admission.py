@@ -11,8 +11,9 @@ from pydownpour.coordinator.places import Place
 from pydownpour.errors import ConfigError, LayoutMismatch
 from pydownpour.layout import Partition, ShardEntry
 from pydownpour.net.access import check_not_plain
+from pydownpour.policy import is_ours
 from pydownpour.wire import messages
-from pydownpour.wire.messages import Join, Joined, ShardAssigned, WorkEntry
+from pydownpour.wire.messages import Join, Joined, ShardAssigned, ShardHello, WorkEntry
 from pydownpour.wire.proof import Keeper
 
 EPOCH = 1
@@ -60,6 +61,19 @@ def check_dtype(job: Declared, join: Join) -> None:
         raise ConfigError(
             f"this job sends gradients as {job.wire_dtype}, the replica can send "
             f"{', '.join(join.wire_dtypes)}; set wire_dtype in the job"
+        )
+
+
+def check_policy(job: Declared, hello: ShardHello) -> None:
+    """Refuse a shard that cannot build the job's policy.
+
+    Raises:
+        ConfigError: says how to give it the class.
+    """
+    if not is_ours(job.policy.name) and not hello.has_job:
+        raise ConfigError(
+            f"this job's policy {job.policy.name!r} is a class of its job file: start the shard "
+            "with --job FILE"
         )
 
 

@@ -170,6 +170,7 @@ class JobState:
         """What can be said about an offer before anybody calls its URL; raises as ``hello``."""
         admission.protocol(message.protocol_min, message.protocol_max, "shard")
         self.check_open()
+        admission.check_policy(self.declared, message)
         admission.check_url(message.url, tls=self.tls)
         self.places.find(message, now, running=self.state == "running")
 

@@ -282,7 +282,8 @@ class Plan:
     def shard(self, index: int, url: str, bind: str) -> Role:
         """The command line of shard ``index``, which listens at ``bind``."""
         return Role("shard", index, (
-            "shard", "--coordinator", url, "--index", str(index), "--bind", bind, *self.options,
+            "shard", "--coordinator", url, "--index", str(index), "--bind", bind,
+            "--job", self.file, *self.options,
         ))  # fmt: skip
 
     def replica(self, index: int, url: str, owner: str) -> Role:

@@ -1,29 +1,54 @@
 """Policies: when a replica pushes and fetches, who waits for whom, how pushes combine.
 
-A policy is a frozen description. Each published system is one small module that says its
-equations, its source and its deviations; :data:`POLICIES` is the table of them. All of it is pure:
-no asyncio, clock, random or I/O.
+``base`` says what a policy is and what its two halves answer; ``check`` looks at one before a job
+begins. Each published system is one small module that says its equations, its source and its
+deviations; :data:`POLICIES` is the table of them. All of it is pure: no asyncio, clock, random or
+I/O. docs/policies.md shows how to write one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pydownpour.policy.base import Actions, Admission, Policy, PushInfo
+from pydownpour.policy.base import (
+    Accumulate,
+    Actions,
+    Apply,
+    Close,
+    ClusterView,
+    Decision,
+    NotYet,
+    Policy,
+    PushInfo,
+    Refuse,
+    ReplicaRule,
+    Scale,
+    ShardRule,
+    Wait,
+)
+from pydownpour.policy.check import UsersPolicy, check, from_wire, is_ours
 from pydownpour.policy.downpour import Downpour
 
-POLICIES: dict[str, type[Policy]] = {"downpour": Downpour}
-"""Wire name -> policy."""
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Downpour,)}
+"""Those that ship, by the names they have on the wire."""
 
-__all__ = ["POLICIES", "Actions", "Admission", "Downpour", "Policy", "PushInfo", "from_wire"]
-
-
-def from_wire(settings: Mapping[str, object]) -> Policy:
-    """The policy that ``Policy.to_wire`` described.
-
-    Raises:
-        ConfigError: an unknown name or setting.
-    """
-    from pydownpour.policy.base import policy_from
-
-    return policy_from(POLICIES, settings)
+__all__ = [
+    "POLICIES",
+    "Accumulate",
+    "Actions",
+    "Apply",
+    "Close",
+    "ClusterView",
+    "Decision",
+    "Downpour",
+    "NotYet",
+    "Policy",
+    "PushInfo",
+    "Refuse",
+    "ReplicaRule",
+    "Scale",
+    "ShardRule",
+    "UsersPolicy",
+    "Wait",
+    "check",
+    "from_wire",
+    "is_ours",
+]

@@ -1,22 +1,54 @@
-"""What every policy answers, and the values the answers are made of."""
+"""What a policy is: a description, the two rules it makes, and the values they answer with.
+
+A policy is frozen and owned by the server; replicas adopt it at join. It makes two machines that
+are told everything and hold no socket, clock or chance of their own::
+
+    policy.replica() -> ReplicaRule    after_step(clock, view) -> push? fetch? wait, and for what?
+    policy.shard()   -> ShardRule      announce(push, view)    -> apply, accumulate, not yet, refuse
+                                       due(view, now)          -> close the round, or for whom not
+
+The arithmetic is named, never written, here: what is pushed (``PAYLOADS``), how what was fetched
+lands (``LANDS``) and how a gradient is scaled (:class:`Scale`, evaluated by the core where the
+staleness of each fragment is known).
+"""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, final
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeAlias, final
 
-from pydownpour.errors import ConfigError
+NAMED_MAX: Final = 8
+"""Replicas that words about waiting name; of more they say how many there are."""
+
+PAYLOADS: Final = {"accrued": "the sum of the gradients since the last push"}
+"""What a replica pushes."""
+LANDS: Final = {
+    "replace": "what was fetched takes the place of the replica's copy",
+    "keep": "local += fetched - base: what the copy gained by itself since the last fetch stays",
+}
+"""How a fetch lands; base is what the last one brought."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Actions:
-    """What a replica does after a step: push what it has accrued, fetch, neither or both."""
+class ClusterView:
+    """What one role knows of the others when a rule decides.
 
-    push: bool
-    fetch: bool
+    Attributes:
+        epoch: Of the shard map.
+        live: Replicas that take part and have work, ascending: those an answer may wait for. A
+            shard hears of them with heartbeats; a replica is not told (empty).
+        clocks: Steps finished, by replica, as their announcements said; at a shard.
+        least_clock: The smallest clock of the live ones that have announced any.
+    """
+
+    epoch: int = 0
+    live: tuple[int, ...] = ()
+    clocks: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    least_clock: int = 0
 
 
 @final
@@ -29,38 +61,198 @@ class PushInfo:
         clock: Steps that replica has finished.
         samples: Samples the gradient was summed or averaged over.
         norm: L2 norm of the whole push over all shards, as the replica measured it.
+        round: Rounds that were closed at this shard when the parameters were fetched from it that
+            the gradient was computed from: the round it was made for.
     """
 
     replica: int
     clock: int
     samples: int
     norm: float
+    round: int = 0
+
+
+# -- a replica's half ------------------------------------------------------------------------------
 
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Admission:
-    """A shard's decision about a push, with the reason in words."""
+class Actions:
+    """What a replica does after a step.
 
-    accept: bool
-    scale: float = 1.0
-    reason: str = ""
+    Attributes:
+        push: Send what it has accrued.
+        fetch: Get parameters.
+        wait: Go on only when the push is answered and the fetch has landed; else both go on in the
+            background.
+        after_round: Each shard answers the fetch when it has closed the round that the parameters
+            of this step were for, so that what comes holds the push.
+        least_clock: Each shard answers the fetch when every live replica has announced so many
+            finished steps. 0: at once.
+    """
+
+    push: bool
+    fetch: bool
+    wait: bool = False
+    after_round: bool = False
+    least_clock: int = 0
+
+
+class ReplicaRule(abc.ABC):
+    """A policy's half at one replica.
+
+    Attributes:
+        payload: What is pushed; one of :data:`PAYLOADS`.
+        land: How a fetch lands; one of :data:`LANDS`.
+        in_flight: Pushes that may be without an answer when the next is sent, >= 1;
+            ``limits.PUSHES_IN_FLIGHT_MAX`` and ``PUSHES_IN_FLIGHT_SIZE_MAX`` bound it, too.
+        local_rate: Step of the replica's own copy between fetches, >= 0. None: the optimizer's lr
+            if that is plain SGD, else 0.
+    """
+
+    payload: str = "accrued"
+    land: str = "replace"
+    in_flight: int = 1
+    local_rate: float | None = None
+
+    @abc.abstractmethod
+    def after_step(self, clock: int, view: ClusterView) -> Actions:
+        """What to do after step number ``clock`` (the first step is 0)."""
+
+
+# -- a shard's half --------------------------------------------------------------------------------
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scale:
+    """What each fragment's gradient is multiplied by: ``factor / max(1, staleness) ** power``."""
+
+    factor: float = 1.0
+    staleness_power: float = 0.0
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Apply:
+    """Each record is an update of its own."""
+
+    scale: Scale = Scale()
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Records are added, times their weight, to a round, which is one update when it is closed."""
+
+    round: int
+    weight: float = 1.0
+    scale: Scale = Scale()
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotYet:
+    """The push is turned down for now; the shard says when it may come. For whom it waits."""
+
+    whom: str
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refuse:
+    """The push is refused for good, and nobody's fault: why."""
+
+    why: str
+
+
+Decision: TypeAlias = Apply | Accumulate | NotYet | Refuse
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Close:
+    """The open round is due: apply it, divided by the sum of its weights if ``mean``."""
+
+    mean: bool
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wait:
+    """It is not: for whom it waits, and the time to ask again if nothing happens until then."""
+
+    whom: str
+    look_at: float = math.inf
+
+
+class ShardRule(abc.ABC):
+    """A policy's half at one shard.
+
+    Attributes:
+        combines: It accumulates, so its shards need the memory for it.
+        round: Rounds closed: the number of the open one. Counted here, for rules that combine.
+    """
+
+    combines: ClassVar[bool] = False
+    round: int = 0
+
+    @abc.abstractmethod
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        """What becomes of a push.
+
+        It may be asked again for the same one (it comes in several runs, its connection broke, it
+        was turned down and may come now) and changes nothing.
+        """
+
+    def arrived(self, push: PushInfo) -> None:  # noqa: B027  most rules need not know
+        """Every record of a push has its answer here."""
+
+    def due(self, view: ClusterView, now: float) -> Close | Wait:
+        """Whether the open round is to be closed. Asked when anything has happened."""
+        return Wait("nobody: no push is combined with others")
+
+    def closed(self) -> None:
+        """The round was closed as it was due: the next one is open."""
+        self.round += 1
+
+    def export(self) -> dict[str, Any]:
+        """All of its state, as JSON has it."""
+        return {"round": self.round}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`export` gave."""
+        self.round = int(state["round"])
+
+
+# -- the whole -------------------------------------------------------------------------------------
 
 
 class Policy(abc.ABC):
-    """A frozen description of one published system. Subclasses are frozen dataclasses."""
+    """A frozen description of one published system. Subclasses are frozen dataclasses.
+
+    Their settings are numbers, flags, short strings or None: they travel as JSON.
+
+    Attributes:
+        name: By which replicas and shards know it; that of its class in small letters if it says
+            none.
+    """
 
     name: ClassVar[str]
 
-    @abc.abstractmethod
-    def after_step(self, clock: int) -> Actions:
-        """What to do after step number ``clock`` (the first step is 0)."""
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
 
     @abc.abstractmethod
-    def admit(self, push: PushInfo) -> Admission:
-        """Whether a shard takes a push, and by what factor it scales it."""
+    def replica(self) -> ReplicaRule:
+        """The half of one replica, as it begins."""
 
     @abc.abstractmethod
+    def shard(self) -> ShardRule:
+        """The half of one shard, as it begins."""
+
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:
         """Why a replica may not have work now and for whom it waits; empty if it may.
 
@@ -69,20 +261,18 @@ class Policy(abc.ABC):
             members: All live replicas, ascending.
             samples_done: Samples completed by the job so far.
         """
+        return ""
 
     def to_wire(self) -> dict[str, Any]:
         """JSON form: the settings plus the policy's name."""
         return {"name": self.name, **dataclasses.asdict(self)}  # type: ignore[call-overload]
 
 
-def policy_from(table: Mapping[str, type[Policy]], settings: Mapping[str, object]) -> Policy:
-    """Look a policy up in a table and build it from its JSON form."""
-    values = dict(settings)
-    name = values.pop("name", None)
-    kind = table.get(str(name))
-    if kind is None:
-        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(sorted(table))}")
-    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if unknown := values.keys() - known:
-        raise ConfigError(f"policy {name}: unknown settings {', '.join(sorted(unknown))}")
-    return kind(**values)
+def replicas(ids: Sequence[int]) -> str:
+    """``replica 3``, or ``replicas 3, 5 and 9``; of many the first few and how many more."""
+    if len(ids) == 1:
+        return f"replica {ids[0]}"
+    shown = [str(one) for one in ids[:NAMED_MAX]]
+    if len(ids) > NAMED_MAX:
+        return f"replicas {', '.join(shown)} and {len(ids) - NAMED_MAX} more"
+    return f"replicas {', '.join(shown[:-1])} and {shown[-1]}"

@@ -19,6 +19,8 @@ Deviations:
     * The paper moves the local copy by its fixed rate. With an adaptive rule on the shard that
       rate is not the step the shard takes, so ``local_rate=None`` means lr for plain SGD and 0
       for every other rule.
+    * The paper's fetch replaces the local copy, and what that gained by itself while the fetch was
+      under way is lost until the shard's answer to it comes. ``land="keep"`` adds it again.
     * A push waits while ``in_flight`` earlier ones have no answer; the paper does not bound them.
       Unbounded, a replica that computes faster than the shards apply would only add staleness.
     * What is accrued is pushed, whatever the schedule says, when there is no more work to lease
@@ -28,10 +30,21 @@ Deviations:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 from pydownpour import config
-from pydownpour.policy.base import Actions, Admission, Policy, PushInfo
+from pydownpour.errors import ConfigError
+from pydownpour.policy.base import (
+    LANDS,
+    Actions,
+    Apply,
+    ClusterView,
+    Decision,
+    Policy,
+    PushInfo,
+    ReplicaRule,
+    ShardRule,
+)
 
 
 @final
@@ -49,11 +62,13 @@ class Downpour(Policy):
             ``limits.PUSHES_IN_FLIGHT_MAX`` and ``PUSHES_IN_FLIGHT_SIZE_MAX`` bound it.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: lr if the rule is
             plain SGD, else 0.
+        land: "replace" the copy by what was fetched, or "keep" what it gained by itself since the
+            last fetch (which takes the memory of one more copy).
         warm_start: Samples that one replica completes alone before the others get work, >= 0
             (the paper trains about 10 hours with one replica first).
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: a setting is out of range.
     """
 
     push_every: int = 1
@@ -61,6 +76,7 @@ class Downpour(Policy):
     overlap: bool = True
     in_flight: int = 1
     local_rate: float | None = None
+    land: Literal["replace", "keep"] = "replace"
     warm_start: int = 0
     name: ClassVar[str] = "downpour"
 
@@ -75,19 +91,18 @@ class Downpour(Policy):
             checked["local_rate"] = config.real(
                 "local_rate", self.local_rate, config.not_negative, "it must be at least 0"
             )
+        if self.land not in LANDS:
+            raise ConfigError(f"land={self.land!r}: choose one of {', '.join(LANDS)}")
         for field, value in checked.items():
             object.__setattr__(self, field, value)
 
-    def after_step(self, clock: int) -> Actions:
+    def replica(self) -> ReplicaRule:
         """Push when clock % push_every == 0; fetch before the next step if it is its turn."""
-        return Actions(
-            push=clock % self.push_every == 0,
-            fetch=(clock + 1) % self.fetch_every == 0,
-        )
+        return _Replica(self)
 
-    def admit(self, push: PushInfo) -> Admission:
-        """Every push, unscaled."""
-        return Admission(accept=True)
+    def shard(self) -> ShardRule:
+        """Every push, unscaled, when it comes."""
+        return _Shard()
 
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:
         """Only the lowest live replica until the warm start is over."""
@@ -97,3 +112,27 @@ class Downpour(Policy):
             f"warm start: replica {members[0]} trains alone, "
             f"{samples_done} of {self.warm_start} samples done"
         )
+
+
+@final
+class _Replica(ReplicaRule):
+    def __init__(self, settings: Downpour) -> None:
+        self._settings = settings
+        self.in_flight = settings.in_flight
+        self.local_rate = settings.local_rate
+        self.land = settings.land
+
+    def after_step(self, clock: int, view: ClusterView) -> Actions:
+        """The paper's schedule."""
+        return Actions(
+            push=clock % self._settings.push_every == 0,
+            fetch=(clock + 1) % self._settings.fetch_every == 0,
+            wait=not self._settings.overlap,
+        )
+
+
+@final
+class _Shard(ShardRule):
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        """Apply it."""
+        return Apply()

@@ -27,7 +27,7 @@ from pydownpour.errors import (
 )
 from pydownpour.layout import Flat, as_array, numpy_dtype, raw, supported_dtype
 from pydownpour.optimizers import local_rate
-from pydownpour.policy import from_wire
+from pydownpour.policy import ClusterView, UsersPolicy, from_wire
 from pydownpour.replica.guard import Guard
 from pydownpour.replica.parameters import Parameters
 from pydownpour.replica.portal import Portal
@@ -69,15 +69,23 @@ class Trainer:
     push what is accrued if it is time, land a finished fetch, start the next if it is time.
     """
 
-    def __init__(self, session: Session, portal: Portal, leases: Leases) -> None:
+    def __init__(
+        self,
+        session: Session,
+        portal: Portal,
+        leases: Leases,
+        policy: UsersPolicy | None = None,
+    ) -> None:
         joined = session.joined
         self.session, self.portal, self.leases = session, portal, leases
         self.guard = Guard()
         self.layout, self.work = session.layout, joined.work
-        self.policy = from_wire(joined.policy)
-        rate = getattr(self.policy, "local_rate", None)
-        self._rate = local_rate(joined.optimizer) if rate is None else float(rate)
+        self.rule = from_wire(joined.policy, policy).replica()
+        rate = self.rule.local_rate
+        self._rate = local_rate(joined.optimizer) if rate is None else rate
         self.flat = self.layout.zeros()
+        self._anchor = self.layout.zeros() if self.rule.land == "keep" else None
+        """What the last fetch brought, where the copy's own progress since then is kept."""
         views = self.layout.views(self.flat)
         self._foreign = {
             spec.name: np.zeros(spec.shape, numpy_dtype(spec.dtype))
@@ -103,9 +111,8 @@ class Trainer:
         self._requested = session.fetched
         self._landed = -1
         size = max(1, self.layout.len * 4)
-        wanted = int(getattr(self.policy, "in_flight", limits.PUSHES_IN_FLIGHT_MAX))
         fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // size
-        self.in_flight_max = max(1, min(wanted, limits.PUSHES_IN_FLIGHT_MAX, fitting))
+        self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.clock = self.samples = self.units = self.pushes = 0
         self.dropped = self._dropped_in_a_row = 0
         self._unsent = 0
@@ -310,13 +317,18 @@ class Trainer:
         return self.pushes - self.session.settled > self.in_flight_max
 
     def land(self) -> bool:
-        """Copy a finished fetch over the parameters; True if there was one.
+        """Land a finished fetch, as the policy says; True if there was one.
 
         Never called while a fetch is on its way: staging is whole here.
         """
         if self._requested != self.session.fetched or self._landed == self.session.fetched:
             return False
-        np.copyto(self.flat, self.session.staging)
+        if self._anchor is None:
+            np.copyto(self.flat, self.session.staging)
+        else:
+            np.subtract(self.session.staging, self._anchor, out=self._anchor)
+            np.add(self.flat, self._anchor, out=self.flat)
+            np.copyto(self._anchor, self.session.staging)
         self._refresh_foreign()
         self._base = self.session.versions()
         self._landed = self.session.fetched
@@ -437,17 +449,16 @@ class _Facade:
         t.session.check_training()
         t.check_refusals()
         t.take(gradients, loss, samples)
-        actions = t.policy.after_step(t.clock - 1)
-        overlap = bool(getattr(t.policy, "overlap", True))
+        actions = t.rule.after_step(t.clock - 1, ClusterView(epoch=t.session.joined.epoch))
         if actions.push and (push := t.make_push()) is not None:
             t.portal.post(t.session.push, push)
             began = self._clock()
-            if not overlap:
+            if actions.wait:
                 yield t.session.wait_settled(push.index)
             elif t.must_wait:
                 yield t.session.wait_in_flight(t.in_flight_max)
             t.wait_s += self._clock() - began
-        if not overlap:
+        if actions.wait:
             if actions.fetch:
                 yield from self._fetch()
             return

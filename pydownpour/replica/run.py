@@ -25,6 +25,7 @@ from pydownpour.net import process
 from pydownpour.net.access import Access, Tls, check_not_plain, clean_token
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Turn, Waiting
+from pydownpour.policy import Policy
 from pydownpour.replica.failure import EndedItself, in_words, note_unit, unit_failure
 from pydownpour.replica.portal import LoopThread, Portal, SameLoop
 from pydownpour.replica.replica import BlockingReplica, Replica, Trainer
@@ -47,6 +48,10 @@ class TrainingJob(Protocol):
     @property
     def train(self) -> Callable[[Any], Any]:
         """The user's function, ``async def`` or ``def``."""
+
+    @property
+    def policy(self) -> Policy:
+        """Its class, if it is none of ours."""
 
 
 async def run_replica(
@@ -79,7 +84,8 @@ async def run_replica(
     """
     train = job.train
     layout = job.layout
-    joined = _Joined(coordinator, layout, access, name, owner, rng, own_thread)
+    policy = type(job.policy)
+    joined = _Joined(coordinator, layout, access, name, policy, owner, rng, own_thread)
     try:
         trainer = await joined.__aenter__()
     except ClosedError as error:
@@ -156,6 +162,7 @@ def join(
     token: str | None = None,
     ca: str | None = None,
     name: str = "",
+    policy: type[Policy] | None = None,
 ) -> Joining:
     """Take part in a running job from a loop that already exists.
 
@@ -171,6 +178,7 @@ def join(
         token: The job's token; default the environment's PYDOWNPOUR_TOKEN.
         ca: PEM file of the authority that signed the job's TLS certificates.
         name: For people; default host and process.
+        policy: The class of the job's policy, if it is one of the job file's own.
 
     Raises:
         LayoutMismatch: the parameters differ from the job's; the message names the first array.
@@ -181,15 +189,22 @@ def join(
     given = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN", "")
     access = Access(token=clean_token(given, "the token") or None, tls=Tls(ca=ca) if ca else None)
     layout = Layout.of(parameters) if parameters is not None else None
-    return Joining(url, layout, access, name)
+    return Joining(url, layout, access, name, policy)
 
 
 @final
 class Joining:
     """A membership: an async and a plain context manager. Made by :func:`join`."""
 
-    def __init__(self, url: str, layout: Layout | None, access: Access, name: str) -> None:
-        self._arguments = (url, layout, access, name)
+    def __init__(
+        self,
+        url: str,
+        layout: Layout | None,
+        access: Access,
+        name: str,
+        policy: type[Policy] | None,
+    ) -> None:
+        self._arguments = (url, layout, access, name, policy)
         self._joined: _Joined | None = None
 
     async def __aenter__(self) -> Replica:
@@ -230,10 +245,12 @@ class _Joined:
         layout: Layout | None,
         access: Access,
         name: str,
+        policy: type[Policy] | None,
         owner: str = "",
         rng: random.Random | None = None,
         own_thread: bool = True,
     ) -> None:
+        self._policy = (lambda: policy) if policy is not None else None
         self._url, self._layout, self._access = url, layout, access
         self._name, self._owner = name, owner
         self._rng = rng or random.SystemRandom()
@@ -348,7 +365,7 @@ class _Joined:
     def _make_trainer(self) -> Trainer:
         assert self._session is not None
         assert self._leases is not None
-        self._trainer = Trainer(self._session, self._portal, self._leases)
+        self._trainer = Trainer(self._session, self._portal, self._leases, self._policy)
         self._session.progress = self._trainer.statistics
         return self._trainer
 

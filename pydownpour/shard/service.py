@@ -33,6 +33,7 @@ from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
 from pydownpour.net.waiting import Waiting
+from pydownpour.policy import UsersPolicy
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
 from pydownpour.wire import messages
@@ -65,6 +66,7 @@ async def serve_shard(
     announce: Callable[[str], None],
     index: int | None = None,
     advertise: str | None = None,
+    policy: UsersPolicy | None = None,
     rng: random.Random | None = None,
 ) -> None:
     """Serve one shard until the job ends.
@@ -77,6 +79,8 @@ async def serve_shard(
         index: The place we want in the shard map; None takes any.
         advertise: The URL replicas shall use, if it is not the one we listen on (behind a proxy,
             or bound to all addresses).
+        policy: Gives the class of the job file's own policy; asked if the job has one. None: it is
+            not known here.
         rng: Randomness for the registration's nonce, which nobody else may guess.
 
     Raises:
@@ -84,7 +88,7 @@ async def serve_shard(
         JobFailed: the job failed, or the coordinator was gone for too long.
     """
     await run_shard(
-        ShardService(access),
+        ShardService(access, policy),
         coordinator=coordinator,
         bind=bind,
         access=access,
@@ -122,7 +126,8 @@ async def run_shard(
         over = False
         while not over:
             check_not_plain(coordinator, advertise or server.url, "this shard")
-            assigned = await _register(client, advertise or server.url, index, rng)
+            hello = service.hello(advertise or server.url, index, rng)
+            assigned = await _register(client, hello)
             try:
                 await service.load(client, assigned)
             except Fenced as error:
@@ -135,8 +140,8 @@ async def run_shard(
 class ShardService:
     """Routes of one shard, and its heartbeats."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, access: Access, policy: UsersPolicy | None = None) -> None:
+        self._access, self._policy = access, policy
         self._shard: Shard | None = None
 
     @property
@@ -155,13 +160,25 @@ class ShardService:
             UpgradeRoute("/v1/stream", self._stream),
         ]
 
+    def hello(self, url: str, index: int | None, rng: random.Random) -> ShardHello:
+        """What this process says of itself when it asks for a place."""
+        return ShardHello(
+            url=url,
+            host=process.host_name(),
+            pid=process.pid(),
+            index=index,
+            version=pydownpour.__version__,
+            nonce=f"{rng.getrandbits(128):032x}",
+            has_job=self._policy is not None,
+        )
+
     async def load(self, client: Client, assigned: ShardAssigned) -> None:
         """Build the store and fill it with the job's initial parameters.
 
         A coordinator that is away, or a connection that breaks on the way, is tried again, and what
         has come is kept.
         """
-        loading = _Loading(assigned)
+        loading = _Loading(Shard(assigned, self._policy))
         shard = self._shard = await _patiently(
             lambda: loading.go_on(client),
             f"the parameters from {client.url}",
@@ -333,18 +350,8 @@ class ShardService:
             raise Fenced("the request is of a job with other parameters; join again")
 
 
-async def _register(
-    client: Client, url: str, index: int | None, rng: random.Random
-) -> ShardAssigned:
+async def _register(client: Client, hello: ShardHello) -> ShardAssigned:
     """Offer this process until a coordinator takes it."""
-    hello = ShardHello(
-        url=url,
-        host=process.host_name(),
-        pid=process.pid(),
-        index=index,
-        version=pydownpour.__version__,
-        nonce=f"{rng.getrandbits(128):032x}",
-    )
     return await _patiently(
         lambda: client.post("/v1/shard", hello, ShardAssigned),
         f"the coordinator at {client.url} to take this shard",
@@ -361,9 +368,9 @@ class _Loading:
         loaded: Elements in the store.
     """
 
-    def __init__(self, assigned: ShardAssigned) -> None:
-        self._assigned = assigned
-        self._shard = Shard(assigned)
+    def __init__(self, shard: Shard) -> None:
+        self._assigned = shard.assigned
+        self._shard = shard
         self.loaded = 0
 
     async def go_on(self, client: Client) -> Shard:

@@ -16,8 +16,7 @@ from pydownpour import _core, limits
 from pydownpour.errors import Fenced, LimitExceeded
 from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import from_wire
-from pydownpour.policy.base import Policy, PushInfo
+from pydownpour.policy import Apply, ClusterView, PushInfo, Refuse, UsersPolicy, from_wire
 from pydownpour.shard.turns import Turns
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
@@ -75,17 +74,21 @@ class Refusals:
 class Shard:
     """The state of one shard process.
 
+    Args:
+        assigned: What the coordinator said.
+        policy: Gives the class of the job file's own policy, if the job has one.
+
     Statistics:
         ``statistics()`` is a snapshot of all counters; totals since the process started.
     """
 
-    def __init__(self, assigned: ShardAssigned) -> None:
+    def __init__(self, assigned: ShardAssigned, policy: UsersPolicy | None = None) -> None:
         self.assigned = assigned
         self.keeper = Keeper.from_text(assigned.key)
         """Checks the secrets of replicas."""
         self.ids_version = 0
         """Of the ``KnownIds`` heard last."""
-        self.policy: Policy = from_wire(assigned.policy)
+        self.rule = from_wire(assigned.policy, policy).shard()
         self.store = _core.Store(
             len=assigned.len,
             stripe_len=assigned.stripe_len,
@@ -174,10 +177,11 @@ class Shard:
         code = _VERDICT_CODES.get(verdict)
         if code is not None:
             return Refused(code, self._why(verdict, frame))
-        decision = self.policy.admit(
-            PushInfo(frame.replica, notice.clock, notice.samples, notice.norm)
-        )
-        return decision.scale if decision.accept else Refused(Code.POLICY, decision.reason)
+        push = PushInfo(frame.replica, notice.clock, notice.samples, notice.norm)
+        decision = self.rule.announce(push, ClusterView(epoch=self.assigned.epoch))
+        if isinstance(decision, Apply):
+            return decision.scale.factor
+        return Refused(Code.POLICY, decision.why if isinstance(decision, Refuse) else "not yet")
 
     def welcome(self, replica: int, incarnation: int) -> None:
         """A replica that has shown who it is: its older lives are over here, from now on.

@@ -157,6 +157,8 @@ class ShardHello(Message, frozen=True, kw_only=True):
     pid: Word = 0
     index: Word | None = None
     """Wanted place, or any."""
+    has_job: bool = False
+    """It was given the job file: it can build a policy that is a class of the job's own."""
     protocol_min: Word = PROTOCOL_MIN
     protocol_max: Word = PROTOCOL
     version: Label = ""

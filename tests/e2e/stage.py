@@ -18,6 +18,7 @@ from pydownpour.errors import JobFailed
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
+from pydownpour.policy import Policy
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import serve_shard
 from pydownpour.testing import FaultProxy
@@ -66,6 +67,9 @@ class Stage:
         return self
 
     async def _shard(self, index: int) -> None:
+        def policy() -> type[Policy]:
+            return type(self.job.policy)
+
         if self.before_shards is None:
             await serve_shard(
                 coordinator=self.url,
@@ -73,6 +77,7 @@ class Stage:
                 access=self.access,
                 index=index,
                 announce=lambda url: None,
+                policy=policy,
             )
             return
         # A proxy in front: the port is chosen first, so that the proxy knows where to go.
@@ -85,6 +90,7 @@ class Stage:
                 index=index,
                 announce=lambda url: None,
                 advertise=proxy.url,
+                policy=policy,
             )
 
     async def replica(self, *, own_thread: bool = False, name: str = "") -> None:

@@ -114,3 +114,36 @@ async def test_the_paper_s_local_step_is_the_shard_s_for_plain_sgd(tmp_path: Pat
         np.testing.assert_array_equal(local, w)
         w = w - np.float32(0.5) * gradient(w, step)
     np.testing.assert_array_equal(stage.parameters()["w"], w)
+
+
+async def test_what_the_copy_gained_by_itself_is_kept_when_a_fetch_lands(tmp_path: Path) -> None:
+    """land="keep": local += fetched - base. The twin keeps all three."""
+    job = dp.Job(
+        parameters={"w": np.zeros(50, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        policy=dp.Downpour(
+            push_every=3, fetch_every=4, local_rate=0.25, overlap=False, land="keep"
+        ),
+        data=dp.Work(STEPS, unit=STEPS, shuffle=False),
+    )
+    seen: list[NDArray[np.float32]] = []
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for batch in unit.batches(1):
+                value = np.float32(2.0 ** -(int(batch[0]) % 4))
+                await replica.step({"w": np.full(50, value, np.float32)})
+                seen.append(replica.parameters["w"].copy())
+
+    async with Stage(job, tmp_path) as stage:
+        await stage.replica()
+    local = base = shards = accrued = np.zeros(50, np.float32)
+    for step, copy in enumerate(seen):
+        value = np.full(50, 2.0 ** -(step % 4), np.float32)
+        local, accrued = local - np.float32(0.25) * value, accrued + value
+        if step % 3 == 0:
+            shards, accrued = shards - accrued, np.zeros(50, np.float32)
+        if (step + 1) % 4 == 0:
+            local, base = local + (shards - base), shards
+        np.testing.assert_array_equal(copy, local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.errors import JobFailed
-from pydownpour.policy.base import Admission
+from pydownpour.policy import (
+    Apply,
+    ClusterView,
+    Decision,
+    Policy,
+    PushInfo,
+    Refuse,
+    ReplicaRule,
+    ShardRule,
+)
 from tests.e2e.stage import Stage, ones
 
 
@@ -162,14 +172,25 @@ async def test_a_job_in_which_nothing_was_applied_is_no_success(tmp_path: Path) 
     )
 
 
-async def test_what_a_policy_refuses_is_computed_again_and_nobody_s_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = iter([True, False, False, False, False] + [True] * 99)
-    monkeypatch.setattr(
-        dp.Downpour, "admit", lambda self, push: Admission(next(taken), reason="too old")
-    )
+@dataclasses.dataclass(frozen=True)
+class Picky(Policy):
+    """Takes no gradient of the clocks 2 to 5."""
+
+    def replica(self) -> ReplicaRule:
+        return dp.Downpour(local_rate=0.0).replica()
+
+    def shard(self) -> ShardRule:
+        return _Picky()
+
+
+class _Picky(ShardRule):
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        return Refuse("too old") if 2 <= push.clock <= 5 else Apply()
+
+
+async def test_what_a_policy_refuses_is_computed_again_and_nobody_s_fault(tmp_path: Path) -> None:
     job = job_of(data=dp.Work(6, unit=2))
+    job.policy = Picky()
 
     @job.replica
     async def train(replica: dp.Replica) -> None:

@@ -1,31 +1,32 @@
-"""Policies are pure: what they answer depends on their arguments alone."""
+"""Downpour's schedule, gate and settings. What holds for every policy: test_policy_contract.py."""
 
 from typing import Any
 
 import pytest
 
 from pydownpour.errors import ConfigError
-from pydownpour.policy import POLICIES, Downpour, PushInfo, from_wire
+from pydownpour.policy import Actions, Apply, ClusterView, Downpour, PushInfo, Scale, from_wire
 
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_every_policy_survives_the_wire(name: str) -> None:
-    policy = POLICIES[name]()
-    assert from_wire(policy.to_wire()) == policy
+VIEW = ClusterView(epoch=1)
 
 
 def test_the_push_test_stands_after_the_accumulation() -> None:
     """With n_push = 3 the first push carries one gradient, later ones three (Dean et al.)."""
-    policy = Downpour(push_every=3, fetch_every=2)
-    assert [k for k in range(8) if policy.after_step(k).push] == [0, 3, 6]
+    rule = Downpour(push_every=3, fetch_every=2).replica()
+    assert [k for k in range(8) if rule.after_step(k, VIEW).push] == [0, 3, 6]
     # A fetch belongs before step k when k % n_fetch == 0, so it is asked for after step k - 1.
-    assert [k for k in range(8) if policy.after_step(k).fetch] == [1, 3, 5, 7]
+    assert [k for k in range(8) if rule.after_step(k, VIEW).fetch] == [1, 3, 5, 7]
 
 
-def test_every_push_is_admitted_unscaled() -> None:
-    decision = Downpour().admit(PushInfo(replica=3, clock=1, samples=8, norm=1e30))
-    assert decision.accept
-    assert decision.scale == 1.0
+def test_what_a_trainer_obeys_is_the_rules() -> None:
+    rule = Downpour(in_flight=3, local_rate=0.5, land="keep", overlap=False).replica()
+    assert (rule.in_flight, rule.local_rate, rule.land, rule.payload) == (3, 0.5, "keep", "accrued")
+    assert rule.after_step(0, VIEW) == Actions(push=True, fetch=True, wait=True)
+
+
+def test_every_push_is_applied_unscaled_when_it_comes() -> None:
+    decision = Downpour().shard().announce(PushInfo(replica=3, clock=1, samples=8, norm=1e30), VIEW)
+    assert decision == Apply(Scale(factor=1.0, staleness_power=0.0))
 
 
 def test_warm_start_leaves_the_lowest_live_replica_alone() -> None:
@@ -47,6 +48,7 @@ def test_warm_start_leaves_the_lowest_live_replica_alone() -> None:
         ({"in_flight": True}, "in_flight=True must be a whole number"),
         ({"local_rate": "0.1"}, "local_rate='0.1' must be a number, not a str"),
         ({"overlap": "no"}, "overlap='no' must be True or False"),
+        ({"land": "swap"}, "land='swap': choose one of replace, keep"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, Any], word: str) -> None:

@@ -261,7 +261,7 @@ class World:
 
     def _shard_main(self, index: int) -> Callable[[], Coroutine[Any, Any, None]]:
         async def main() -> None:
-            service = ShardService(ACCESS)
+            service = ShardService(ACCESS, lambda: type(self.job.policy))
             self.shard_services[index] = service
             await run_shard(
                 service,
@@ -464,7 +464,7 @@ class _Charged:
 
     def __init__(self, world: World, name: str, host: Host) -> None:
         self._world, self._name, self._host = world, name, host
-        self.layout = world.job.layout
+        self.layout, self.policy = world.job.layout, world.job.policy
 
     @property
     def train(self) -> Callable[[Any], Any]:

@@ -1,0 +1,199 @@
+"""Whether a policy can work, said where its user wrote it; and back from its wire form.
+
+Shards and replicas build a policy from its name and its settings in processes of their own, so
+what they could not build, or could not obey, is refused before there is any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+from pydownpour import limits
+from pydownpour.errors import ConfigError
+from pydownpour.policy.base import (
+    LANDS,
+    PAYLOADS,
+    Accumulate,
+    Actions,
+    Apply,
+    Close,
+    ClusterView,
+    NotYet,
+    Policy,
+    PushInfo,
+    Refuse,
+    ReplicaRule,
+    ShardRule,
+    Wait,
+)
+
+T = TypeVar("T")
+UsersPolicy: TypeAlias = Callable[[], type[Policy]]
+"""Gives the class of the job's own policy."""
+
+POWER_MAX: Final = 8.0
+"""Of a staleness: the core's own bound."""
+
+
+GIVE_IT: Final = (
+    "A class of the job's own has to be given: pydownpour shard --job FILE, dp.join(policy=CLASS)"
+)
+
+
+def from_wire(settings: Mapping[str, object], users: UsersPolicy | None = None) -> Policy:
+    """The policy that ``Policy.to_wire`` described.
+
+    Args:
+        settings: Its wire form.
+        users: Gives the class of the job's own policy; asked if it is none of ours.
+
+    Raises:
+        ConfigError: an unknown name or setting.
+    """
+    from pydownpour.policy import POLICIES
+
+    values = dict(settings)
+    name = str(values.pop("name", None))
+    kind = POLICIES.get(name) or (users and users())
+    if kind is None:
+        raise ConfigError(
+            f"unknown policy {name!r}; known are {', '.join(sorted(POLICIES))}. {GIVE_IT}"
+        )
+    if kind.name != name:
+        raise ConfigError(
+            f"the job's policy is {name!r}, and the one given here {kind.name!r}: it is of another "
+            "job file, or of another version of it"
+        )
+    known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if unknown := values.keys() - known:
+        raise ConfigError(f"policy {name}: unknown settings {', '.join(sorted(unknown))}")
+    return kind(**values)
+
+
+def is_ours(name: str) -> bool:
+    """Whether every process can build a policy of this name by itself."""
+    from pydownpour.policy import POLICIES
+
+    return name in POLICIES
+
+
+def check(policy: Policy) -> None:
+    """Build it from its wire form, and both of its halves, and ask each what it will be asked.
+
+    Raises:
+        ConfigError: what cannot work, and what to do about it.
+    """
+    kind = type(policy)
+    who = f"policy {kind.__name__}"
+    if "__dataclass_fields__" not in vars(kind) or not vars(kind)["__dataclass_params__"].frozen:
+        raise ConfigError(f"{who}: put @dataclasses.dataclass(frozen=True) above the class")
+    _check_name(policy, who)
+    _check_wire(policy, who)
+    _check_replica(_made(policy.replica, ReplicaRule, f"{who}: replica()"), who)
+    _check_shard(policy, who)
+
+
+def _check_name(policy: Policy, who: str) -> None:
+    from pydownpour.policy import POLICIES
+
+    name = policy.name
+    if not isinstance(name, str) or not 1 <= len(name) <= limits.LABEL_LEN_MAX:
+        raise ConfigError(f"{who}: name={name!r} must be a short text")
+    if POLICIES.get(name, type(policy)) is not type(policy):
+        raise ConfigError(f"{who}: the name {name!r} is taken by one of ours; give it another")
+
+
+def _check_wire(policy: Policy, who: str) -> None:
+    """Processes elsewhere get its settings as JSON, and must make the same policy of them."""
+    settings = policy.to_wire()
+    if len(settings) > limits.SETTINGS_MAX:
+        raise ConfigError(f"{who} has more than {limits.SETTINGS_MAX} settings (SETTINGS_MAX)")
+    for field, value in settings.items():
+        is_number = isinstance(value, int | float) and abs(value) <= limits.COUNT_MAX
+        is_text = isinstance(value, str) and len(value) <= limits.LABEL_LEN_MAX
+        if value is not None and not is_number and not is_text:
+            raise ConfigError(
+                f"{who}: {field}={value!r} does not travel to shards and replicas; a setting is a "
+                f"number up to 2**53, a flag, a text of {limits.LABEL_LEN_MAX} characters or None"
+            )
+    twin = _asked(
+        f"{who}: made again from {settings}", lambda: from_wire(settings, lambda: type(policy))
+    )
+    if twin != policy:
+        raise ConfigError(
+            f"{who}: made again from its settings it is {twin!r}, not {policy!r}; what it needs "
+            "must be in the fields of its dataclass"
+        )
+
+
+def _check_replica(rule: ReplicaRule, who: str) -> None:
+    if rule.payload not in PAYLOADS:
+        raise ConfigError(f"{who}: payload={rule.payload!r}; known are {', '.join(PAYLOADS)}")
+    if rule.land not in LANDS:
+        raise ConfigError(f"{who}: land={rule.land!r}; known are {', '.join(LANDS)}")
+    if not isinstance(rule.in_flight, int) or rule.in_flight < 1:
+        raise ConfigError(f"{who}: in_flight={rule.in_flight!r} must be a whole number, at least 1")
+    rate = rule.local_rate
+    if rate is not None and not (math.isfinite(rate) and rate >= 0):
+        raise ConfigError(f"{who}: local_rate={rate!r} must be at least 0, or None")
+    _made(lambda: rule.after_step(0, ClusterView(epoch=1)), Actions, f"{who}: after_step(0, view)")
+
+
+def _check_shard(policy: Policy, who: str) -> None:
+    rule = _made(policy.shard, ShardRule, f"{who}: shard()")
+    push = PushInfo(replica=1, clock=1, samples=1, norm=1.0)
+    view = ClusterView(epoch=1, live=(1,), clocks={1: 1}, least_clock=1)
+    where = f"{who}: announce(push, view)"
+    decision = _made(lambda: rule.announce(push, view), _DECISIONS, where)
+    if isinstance(decision, Accumulate) and not rule.combines:
+        raise ConfigError(f"{who}: its ShardRule accumulates, and must say combines = True")
+    if isinstance(decision, Accumulate) and decision.round != rule.round:
+        raise ConfigError(
+            f"{where} accumulates into round {decision.round}, and round {rule.round} is open "
+            "(self.round)"
+        )
+    if isinstance(decision, Apply | Accumulate):
+        _check_scale(decision, where)
+    _asked(f"{who}: arrived(push)", lambda: rule.arrived(push))
+    _made(lambda: rule.due(view, 0.0), (Close, Wait), f"{who}: due(view, now)")
+    other = policy.shard()
+    state = _asked(f"{who}: export()", lambda: json.loads(json.dumps(rule.export())))
+    _asked(f"{who}: load({state})", lambda: other.load(state))
+    if other.export() != rule.export():
+        raise ConfigError(
+            f"{who}: a rule that loaded what another exported exports {other.export()}, not {state}"
+        )
+
+
+def _check_scale(decision: Apply | Accumulate, where: str) -> None:
+    scale = decision.scale
+    if not math.isfinite(scale.factor) or not 0 <= scale.staleness_power <= POWER_MAX:
+        raise ConfigError(
+            f"{where}: {scale}: the factor must be finite, the power 0 to {POWER_MAX:g}"
+        )
+    weight = decision.weight if isinstance(decision, Accumulate) else 1.0
+    if not (math.isfinite(weight) and weight > 0):
+        raise ConfigError(f"{where}: weight={weight} must be positive and finite")
+
+
+_DECISIONS: Final = (Apply, Accumulate, NotYet, Refuse)
+
+
+def _made(make: Callable[[], T], kinds: type[Any] | tuple[type[Any], ...], where: str) -> T:
+    made = _asked(where, make)
+    if not isinstance(made, kinds):
+        allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+        names = " or ".join(kind.__name__ for kind in allowed)
+        raise ConfigError(f"{where} is {made!r}, must be {names}")
+    return made
+
+
+def _asked(where: str, ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except Exception as error:
+        raise ConfigError(f"{where} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,170 @@
+"""What holds for every policy: ours, and one that a user might write.
+
+A new policy is one more row in ``POLICIES``; settings of it that are worth their own run go into
+``SETTINGS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from pydownpour.policy import (
+    POLICIES,
+    Accumulate,
+    Actions,
+    Close,
+    ClusterView,
+    Decision,
+    NotYet,
+    Policy,
+    PushInfo,
+    ReplicaRule,
+    ShardRule,
+    Wait,
+    check,
+    from_wire,
+)
+from tests.reference.rounds import Play
+
+
+@dataclasses.dataclass(frozen=True)
+class EveryOther(Policy):
+    """A user's own: updates of two gradients each, whoever they are of; replicas run free, within
+    a slack of three steps."""
+
+    slack: int = 3
+
+    def replica(self) -> ReplicaRule:
+        return _Free(self.slack)
+
+    def shard(self) -> ShardRule:
+        return _Pairs()
+
+
+class _Free(ReplicaRule):
+    def __init__(self, slack: int) -> None:
+        self._slack = slack
+
+    def after_step(self, clock: int, view: ClusterView) -> Actions:
+        return Actions(push=True, fetch=True, wait=True, least_clock=clock + 1 - self._slack)
+
+
+class _Pairs(ShardRule):
+    combines = True
+    arrived_count = 0
+
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        return Accumulate(self.round)
+
+    def arrived(self, push: PushInfo) -> None:
+        self.arrived_count += 1
+
+    def due(self, view: ClusterView, now: float) -> Close | Wait:
+        is_last = self.arrived_count == 1 and not view.live
+        return Close(mean=True) if self.arrived_count >= 2 or is_last else Wait("a second one")
+
+    def closed(self) -> None:
+        super().closed()
+        self.arrived_count = 0
+
+    def export(self) -> dict[str, Any]:
+        return {**super().export(), "arrived": self.arrived_count}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self.arrived_count = state["arrived"]
+
+
+SETTINGS: Final[dict[str, list[dict[str, Any]]]] = {
+    "downpour": [{}, {"push_every": 3, "fetch_every": 2}, {"overlap": False, "land": "keep"}],
+}
+CASES: Final[list[Policy]] = [
+    *(POLICIES[name](**case) for name in sorted(POLICIES) for case in SETTINGS.get(name, [{}])),
+    EveryOther(),
+]
+every_policy = pytest.mark.parametrize("policy", CASES, ids=repr)
+
+
+@every_policy
+def test_it_passes_the_check_and_survives_the_wire(policy: Policy) -> None:
+    check(policy)
+    settings = json.loads(json.dumps(policy.to_wire()))
+    assert from_wire(settings, lambda: type(policy)) == policy
+
+
+@every_policy
+@pytest.mark.parametrize("seed", range(8))
+def test_every_gradient_is_in_one_update_and_everybody_ends(policy: Policy, seed: int) -> None:
+    play = Play(policy, members=4, steps=7, rng=random.Random(seed))
+    play.run()
+    told = Counter(who for update in [*play.updates, play.refused] for who in update)
+    assert set(told.values()) == {1}
+    assert play.open == []
+    assert {replica for replica, _ in told} == {1, 2, 3, 4}
+
+
+@every_policy
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_waits_for_the_dead(policy: Policy, seed: int) -> None:
+    """Whoever dies, with a push on its way or not, the others come to their end."""
+    rng = random.Random(seed)
+    play = Play(policy, members=4, steps=9, rng=rng)
+    for victim in rng.sample(play.members, 2):
+        for _ in range(rng.randint(0, 30)):
+            play.turn()
+        victim.is_live = False
+    play.run()
+    assert play.open == []
+
+
+@every_policy
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rule_that_is_loaded_goes_on_as_the_other(policy: Policy, seed: int) -> None:
+    """Exported between any two events, and through JSON."""
+    one = Play(policy, members=3, steps=6, rng=random.Random(seed))
+    two = Play(policy, members=3, steps=6, rng=random.Random(seed))
+    moving = True
+    while moving:
+        moving = one.turn()
+        assert two.turn() == moving
+        fresh = policy.shard()
+        fresh.load(json.loads(json.dumps(two.rule.export())))
+        two.rule = fresh
+        assert one.rule.export() == two.rule.export()
+    assert one.updates == two.updates
+
+
+@every_policy
+def test_asking_changes_nothing_and_waiting_says_for_whom(policy: Policy) -> None:
+    play = Play(policy, members=3, steps=6, rng=random.Random(3))
+    while True:
+        before = json.dumps(play.rule.export())
+        for member in play.members:
+            for made_for in range(play.rule.round + 1):
+                push = PushInfo(member.id, member.clock, 8, 1.0, made_for)
+                decision = play.rule.announce(push, play.view())
+                assert not isinstance(decision, NotYet) or decision.whom
+        due = play.rule.due(play.view(), 0.0)
+        assert not isinstance(due, Wait) or due.whom
+        assert json.dumps(play.rule.export()) == before
+        if not play.turn():
+            break
+
+
+@every_policy
+def test_halves_share_nothing(policy: Policy) -> None:
+    one, other = policy.shard(), policy.shard()
+    fresh = other.export()
+    push = PushInfo(1, 1, 8, 1.0)
+    one.announce(push, ClusterView(1, (1,)))
+    one.arrived(push)
+    if isinstance(one.due(ClusterView(1, (1,)), 0.0), Close):
+        one.closed()
+    assert other.export() == fresh
