@@ -29,8 +29,8 @@ from pydownpour.sim.loop.loop import SimLoop
 from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.network.network import Network
 from pydownpour.sim.trace import Trace
+from pydownpour.sim.world.cluster import ACCESS
 from pydownpour.sim.world.processes import Processes
-from pydownpour.sim.world.world import ACCESS
 
 MESSAGE_BUDGET_US = 25.0
 """40,000 messages a second."""

@@ -21,7 +21,8 @@ from pydownpour.sim.faults.plans import FaultPlan, fault_plan
 from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.report import build_report
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world.world import Settings, World
+from pydownpour.sim.world.settings import Settings
+from pydownpour.sim.world.world import World
 from pydownpour.storage.files import LocalFiles
 from pydownpour.storage.rundir import claim_run_folder
 

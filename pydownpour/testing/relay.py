@@ -9,12 +9,9 @@ import random
 import socket
 import struct
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 from pydownpour.testing.faults import Damage, Faults
-
-if TYPE_CHECKING:
-    from pydownpour.testing.proxy import FaultProxy
 
 READ_SIZE: Final = 64 * 1024
 QUEUED_MAX: Final = 64
@@ -51,6 +48,21 @@ class ProxyStatistics:
     bytes_to_client: int = 0
 
 
+class Middle(Protocol):
+    """What a connection asks of the proxy it goes through."""
+
+    seed: int
+    counts: ProxyStatistics
+    to_target: Setting
+    to_client: Setting
+
+    async def wait_going(self) -> None:
+        """While the proxy is paused."""
+
+    def rewritten(self, way: str, data: bytes) -> bytes:
+        """A chunk behind the middlebox."""
+
+
 class _Reset(Exception):
     """This connection shall break."""
 
@@ -61,7 +73,7 @@ class Relay:
 
     def __init__(
         self,
-        proxy: FaultProxy,
+        proxy: Middle,
         number: int,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         target: tuple[asyncio.StreamReader, asyncio.StreamWriter],

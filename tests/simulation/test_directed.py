@@ -16,7 +16,8 @@ from pydownpour.sim.faults.plans import FaultPlan
 from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.machines.process import SimProcess
 from pydownpour.sim.network.transport import SimTransport
-from pydownpour.sim.world.world import Settings, World
+from pydownpour.sim.world.settings import Settings
+from pydownpour.sim.world.world import World
 from pydownpour.wire.messages import Heartbeat
 
 STUCK_S = 10.0

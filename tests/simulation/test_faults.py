@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import get_args
 
 import pytest
 
 from pydownpour.errors import ConfigError
 from pydownpour.sim.faults.kinds import FAULTS
-from pydownpour.sim.faults.plans import PLANS, Dose, FaultPlan, fault_plan
+from pydownpour.sim.faults.plans import PLANS, Dose, FaultName, FaultPlan, fault_plan
 from pydownpour.sim.faults.storm import drawn
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import swarm
+
+
+def test_every_name_of_a_fault_has_its_function() -> None:
+    assert set(get_args(FaultName)) == set(FAULTS)
 
 
 def test_every_fault_is_in_a_plan() -> None:
@@ -34,7 +39,7 @@ def test_wrong_names_and_numbers_are_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="no fault plan 'storm'; there are calm, kill"):
         fault_plan("storm")
     with pytest.raises(ConfigError, match="fault 'fire' is unknown; known are kill, power"):
-        Dose("fire", 1.0)
+        Dose("fire", 1.0)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="every_s must be positive"):
         Dose("kill", 0.0)
     with pytest.raises(ConfigError, match="for_s a range"):
@@ -42,7 +47,7 @@ def test_wrong_names_and_numbers_are_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - {"doom"}))
-def test_each_fault_strikes_and_is_named_in_the_trace(fault: str) -> None:
+def test_each_fault_strikes_and_is_named_in_the_trace(fault: FaultName) -> None:
     trace = Trace(keep=True)
     world = swarm.world(3, "calm", trace)
     dose = Dose(fault, 0.3, (0.1, 0.5), "coordinator" if fault == "disk" else "replicas")

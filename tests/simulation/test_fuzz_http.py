@@ -345,7 +345,7 @@ def test_whatever_is_asked_the_answer_is_meant_and_nothing_stays(
         caplog.clear()
         if number % 10 == 0:
             fuzz.rng.choice(open_ends).transport.abort()
-    for transport in list(net.here.transports):
+    for transport in net.network.ends_of(net.here):
         transport.abort()
     net.wait(limits.REQUEST_TIMEOUT_S)
     server: Any = net.server_

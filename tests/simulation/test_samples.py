@@ -16,7 +16,8 @@ from pydownpour.sim.checks.oracle import read
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import fault_plan
-from pydownpour.sim.world.world import Settings, World
+from pydownpour.sim.world.settings import Settings
+from pydownpour.sim.world.world import World
 from tests.simulation.mutations import stopped
 
 

@@ -282,7 +282,7 @@ def test_a_job_far_longer_than_any_patience_is_no_hang() -> None:
     assert report["virtual_s"] > 800
 
 
-def test_a_ghost_computes_and_judges_nothing() -> None:
+def test_a_timing_only_run_computes_and_judges_nothing() -> None:
     job = counting_job(plain=False)
     job._train = None
     report = dp.simulate(job, replicas=3, timing_only=True)

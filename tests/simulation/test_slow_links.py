@@ -14,7 +14,8 @@ from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan
 from pydownpour.sim.machines.host import LinkModel
-from pydownpour.sim.world.world import Settings, World
+from pydownpour.sim.world.settings import Settings
+from pydownpour.sim.world.world import World
 from pydownpour.wire.frames import Code
 from tests.reference import inlet as twin
 from tests.simulation.mutations import use_twin

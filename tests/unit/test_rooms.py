@@ -223,6 +223,58 @@ def test_only_storage_touches_files() -> None:
     assert imported(others, lambda name: name.partition(".")[0] in FILE_MODULES) == []
 
 
+CIRCLES_ALLOWED = {
+    # The replica's rooms are being split: a link asks its road to carry, a road tells its link.
+    frozenset({"replica.link", "replica.roads"}),
+    # The table of policies stands in the room's face; what looks at one asks it when called.
+    frozenset({"policy", "policy.check"}),
+}
+
+
+def circles(sources: Iterable[Source]) -> list[frozenset[str]]:
+    """Modules that import each other, directly or around, for types only too."""
+    graph: dict[str, set[str]] = {source.dotted: set() for source in sources}
+    for source in sources:
+        for name, _ in source.imports():
+            inside = name.removeprefix("pydownpour.")
+            target = inside if inside in graph else inside.rpartition(".")[0]
+            if name.startswith("pydownpour.") and target in graph and target != source.dotted:
+                graph[source.dotted].add(target)
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        to_do = [start]
+        while to_do:
+            new = graph[to_do.pop()] - found
+            found |= new
+            to_do += new
+        return found
+
+    reach = {name: reached(name) for name in graph}
+    return sorted(
+        {frozenset(b for b in reach[a] if a in reach[b]) for a in graph if a in reach[a]},
+        key=sorted,
+    )
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    # The face imports everything and is imported for its version.
+    found = circles([source for source in SOURCES if source.dotted])
+    assert set(found) <= CIRCLES_ALLOWED, "what both need goes below them, or a protocol does"
+
+
+def test_a_circle_is_noticed() -> None:
+    code = {
+        "net.a": "from pydownpour.net import b",
+        "net.b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+        "    from pydownpour.net.c import C",
+        "net.c": "def f():\n    import pydownpour.net.a",
+        "net.d": "from pydownpour.net.a import A",
+    }
+    sources = [Source(PACKAGE / "sample.py", name, ast.parse(text)) for name, text in code.items()]
+    assert circles(sources) == [frozenset({"net.a", "net.b", "net.c"})]
+
+
 def mapped(package: Path) -> set[str]:
     """Files that the map in a package's docstring names: a path at the beginning of a line."""
     words = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""

@@ -1,16 +1,37 @@
-"""What a check is."""
+"""What a check is, and what it sees."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, final
 
-if TYPE_CHECKING:
-    from pydownpour.coordinator.service import CoordinatorService
-    from pydownpour.replica.pushes import Push
-    from pydownpour.shard.state import Shard
-    from pydownpour.sim.checks.oracle import Life
-    from pydownpour.sim.checks.table import Checks
+from pydownpour.coordinator.service import CoordinatorService
+from pydownpour.replica.pushes import Push
+from pydownpour.shard.state import Shard
+from pydownpour.sim.checks.oracle import Life, Oracle
+from pydownpour.sim.checks.samples import SampleOracle
+from pydownpour.sim.machines.process import SimProcess
+from pydownpour.sim.world.cluster import Cluster
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Watched:
+    """A world, and what was noted of it.
+
+    Attributes:
+        oracle: Whose job it is, where every push is counted.
+        samples: Whose job it is, where every sample is counted.
+        lives: Replica processes that live, by process.
+        logged: Errors that services caught and lived through, in words.
+    """
+
+    world: Cluster
+    oracle: Oracle | None = None
+    samples: SampleOracle | None = None
+    lives: dict[SimProcess, Life] = dataclasses.field(default_factory=dict)
+    logged: list[str] = dataclasses.field(default_factory=list)
 
 
 class Check:
@@ -24,10 +45,10 @@ class Check:
     name: ClassVar[str]
     is_cheap: ClassVar[bool] = True
 
-    def __init__(self, checks: Checks) -> None:
-        self.checks, self.world = checks, checks.world
+    def __init__(self, watched: Watched) -> None:
+        self.watched, self.world = watched, watched.world
 
-    def watch_coordinator(self, service: CoordinatorService) -> None:
+    def coordinator_made(self, service: CoordinatorService) -> None:
         """The coordinator is about to serve."""
 
     def joined(self, life: Life) -> None:

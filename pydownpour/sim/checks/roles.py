@@ -13,7 +13,7 @@ from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica.link import RECORDS_IN_FLIGHT_MAX
 from pydownpour.replica.roads import BATCH_RECORDS
 from pydownpour.shard.state import Shard
-from pydownpour.sim.checks.base import Check
+from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.oracle import Life
 
 
@@ -23,8 +23,8 @@ class ShardsNeverGoBack(Check):
 
     name = "a shard never goes back"
 
-    def __init__(self, checks: object) -> None:
-        super().__init__(checks)  # type: ignore[arg-type]
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._lsn: dict[int, int] = {}
         self._versions: dict[int, NDArray[np.uint64]] = {}
         self._replicas: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -61,7 +61,7 @@ class ShardsNeverGoBack(Check):
                     f"shard {index}, replica {replica}: incarnation, floor and records {known} "
                     f"after {was}"
                 )
-            oracle = self.world.oracle
+            oracle = self.watched.oracle
             if known[0] > was[0] and oracle is not None:
                 oracle.fenced(shard, replica, known[0])
         if not applied == lsn == int(versions.sum()):
@@ -77,8 +77,8 @@ class FetchesNeverGoBack(Check):
 
     name = "a fetch never goes back"
 
-    def __init__(self, checks: object) -> None:
-        super().__init__(checks)  # type: ignore[arg-type]
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._lsn: dict[tuple[Life, int], int] = {}
         self._versions: dict[tuple[Life, int], NDArray[np.uint64]] = {}
         self._last: dict[tuple[int, int], tuple[int, int]] = {}
@@ -101,7 +101,7 @@ class FetchesNeverGoBack(Check):
 
     def look(self) -> Iterator[str]:
         """Compare with the last look."""
-        for life in self.checks.lives.values():
+        for life in self.watched.lives.values():
             for link in life.trainer.session.links:
                 key = (life, link.entry.index)
                 where = f"{life} at shard {link.entry.index}"
@@ -121,7 +121,7 @@ class ReplicasWithinWindows(Check):
 
     def look(self) -> Iterator[str]:
         """Count them."""
-        for life in self.checks.lives.values():
+        for life in self.watched.lives.values():
             session, most = life.trainer.session, life.trainer.in_flight_max
             if len(session.pushes) > most + 1:
                 yield f"{life}: {len(session.pushes)} pushes open, at most {most} and one waiting"
@@ -149,7 +149,7 @@ class BuffersWithinBounds(Check):
         batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_RECORDS * fragment)
         most = limits.WRITE_HIGH_WATER + batch + limits.ANSWERS_SIZE_MAX
         for process in self.world.processes.alive:
-            for transport in process.transports:
+            for transport in self.world.network.ends_of(process):
                 size = transport.get_write_buffer_size()
                 if size > most and isinstance(transport.get_protocol(), StreamProtocol):
                     yield f"{transport.path} holds {size} bytes unsent, at most {most}"

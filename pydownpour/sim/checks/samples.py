@@ -14,7 +14,7 @@ once for each recorded pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,7 @@ from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Downpour
-from pydownpour.sim.checks.base import Check
-from pydownpour.sim.checks.oracle import read
-from pydownpour.storage import safetensors
-from pydownpour.storage.rundir import PARAMETERS
-from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest
-
-if TYPE_CHECKING:
-    from pydownpour.coordinator.service import CoordinatorService
+from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer
 
 NAMED_MAX: Final = 3
 """Wrong samples a violation names."""
@@ -126,48 +119,3 @@ class SampleOracle:
                     f"{self.recorded[start + i]} recorded, {self.lent[start + i]} lent "
                     f"({len(places)} such samples)"
                 )
-
-
-@final
-class SamplesCount(Check):
-    """The sample oracle, where the job is its."""
-
-    name = "recorded samples are applied"
-
-    def watch_coordinator(self, service: CoordinatorService) -> None:
-        """Listen to leases and completions."""
-        oracle = self.world.samples
-        if oracle is None:
-            return
-        job = service.job
-        lease, complete = job.lease, job.complete
-
-        def leased(message: LeaseRequest, now: float) -> LeaseAnswer:
-            answer = lease(message, now)
-            oracle.leased(answer)
-            return answer
-
-        def completed(message: Complete, now: float) -> CompleteAnswer:
-            answer = complete(message, now)
-            oracle.completed(message, answer)
-            return answer
-
-        job.lease = leased  # type: ignore[method-assign]
-        job.complete = completed  # type: ignore[method-assign]
-
-    def look(self) -> Iterator[str]:
-        """Compare each shard with the books."""
-        if self.world.samples is not None:
-            for shard in self.shards():
-                yield from self.world.samples.compare(read(shard), shard.assigned.start)
-
-    def end(self) -> Iterator[str]:
-        """Compare the final parameters, as they were written."""
-        oracle, disk = self.world.samples, self.world.network.hosts["coordinator"].disk
-        if oracle is None or disk is None:
-            return
-        files = {path.rpartition("/")[2]: content for path, content in disk.files().items()}
-        if PARAMETERS in files:
-            _, tensors = safetensors.decode(files[PARAMETERS])
-            for words in oracle.compare(tensors["counts"].values, 0):
-                yield f"final parameters: {words}"

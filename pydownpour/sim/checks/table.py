@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
-from pydownpour.sim.checks.base import Check
+from pydownpour.coordinator.service import CoordinatorService
+from pydownpour.replica.pushes import Push
+from pydownpour.replica.replica import Replica
+from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.files import RunFolderIsTrue
-from pydownpour.sim.checks.oracle import Life
+from pydownpour.sim.checks.oracle import Life, Oracle
 from pydownpour.sim.checks.roles import (
     BuffersWithinBounds,
     FetchesNeverGoBack,
@@ -26,21 +29,17 @@ from pydownpour.sim.checks.roles import (
     ReplicasWithinWindows,
     ShardsNeverGoBack,
 )
-from pydownpour.sim.checks.samples import SamplesCount
+from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.checks.work import (
     EndInWords,
     LedgerBalances,
     NothingEscapes,
     ParametersCountPushes,
+    SamplesCount,
     UnitsCountOnce,
 )
-
-if TYPE_CHECKING:
-    from pydownpour.coordinator.service import CoordinatorService
-    from pydownpour.replica.pushes import Push
-    from pydownpour.replica.replica import Replica
-    from pydownpour.sim.machines.process import SimProcess
-    from pydownpour.sim.world.world import World
+from pydownpour.sim.machines.process import SimProcess
+from pydownpour.sim.world.cluster import Cluster
 
 CHECKS: Final[tuple[type[Check], ...]] = (
     ShardsNeverGoBack,
@@ -75,20 +74,30 @@ ACKED_MIN: Final = 10
 class Checks(logging.Handler):
     """All checks of one run, those of the table and ``more``; a context manager around it.
 
+    Args:
+        world: What is looked at.
+        more: Checks beyond the table.
+        oracle, samples: Whose job it is, if it is theirs.
+
     Attributes:
         violations: In words, in the order they were found.
-        lives: Replica processes that live or ended, by process.
     """
 
-    def __init__(self, world: World, more: Sequence[type[Check]] = ()) -> None:
+    def __init__(
+        self,
+        world: Cluster,
+        more: Sequence[type[Check]] = (),
+        *,
+        oracle: Oracle | None = None,
+        samples: SampleOracle | None = None,
+    ) -> None:
         super().__init__(logging.ERROR)
         self.world = world
+        self.watched = Watched(world, oracle, samples)
         self.violations: list[str] = []
-        self.lives: dict[SimProcess, Life] = {}
-        self.logged: list[str] = []
         self.acked = 0
         """Pushes acknowledged to replicas that ended."""
-        self._checks = [check(self) for check in (*CHECKS, *more)]
+        self._checks = [check(self.watched) for check in (*CHECKS, *more)]
         replicas = world.settings.replicas
         self._is_small = replicas <= SMALL_WORLD
         """A look costs as much as there are replicas; large worlds are run for their figures."""
@@ -109,21 +118,21 @@ class Checks(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """An error that a service caught, logged and lived through."""
         error = record.exc_info[1] if record.exc_info else None
-        self.logged.append(record.getMessage() + (f": {error!r}" if error else ""))
+        self.watched.logged.append(record.getMessage() + (f": {error!r}" if error else ""))
 
     # -- who is there ------------------------------------------------------------------------------
 
-    def watch_coordinator(self, service: CoordinatorService) -> None:
+    def coordinator_made(self, service: CoordinatorService) -> None:
         """The coordinator is about to serve."""
         for check in self._checks:
-            check.watch_coordinator(service)
+            check.coordinator_made(service)
 
-    def watch_replica(self, process: SimProcess, replica: Replica) -> None:
+    def replica_joined(self, process: SimProcess, replica: Replica) -> None:
         """A replica has joined; from now on its pushes are recorded."""
         trainer = replica._trainer
         session = trainer.session
         life = Life(process, replica.id, replica.incarnation, trainer)
-        self.lives[process] = life
+        self.watched.lives[process] = life
         send = session.push
 
         def recorded(push: Push) -> None:
@@ -137,11 +146,11 @@ class Checks(logging.Handler):
 
     def replica_gone(self, process: SimProcess) -> None:
         """A replica ended or was killed."""
-        life = self.lives.get(process)
+        life = self.watched.lives.get(process)
         if life is not None:
             if self._is_small:
                 self._look(full=True)
-            del self.lives[process]
+            del self.watched.lives[process]
             self.acked += life.trainer.session.acked
             for check in self._checks:
                 check.gone(life)
@@ -161,7 +170,7 @@ class Checks(logging.Handler):
     def at_end(self) -> None:
         """The run is over."""
         self._look(full=True)
-        for life in self.lives.values():
+        for life in self.watched.lives.values():
             self.acked += life.trainer.session.acked
         for check in self._checks:
             self._book(check, check.end())

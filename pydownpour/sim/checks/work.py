@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import final
 
+from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.report import audit_report
+from pydownpour.coordinator.service import CoordinatorService
 from pydownpour.errors import DownpourError
-from pydownpour.sim.checks.base import Check
-from pydownpour.sim.checks.oracle import Life
-from pydownpour.wire.messages import Complete, CompleteAnswer
-
-if TYPE_CHECKING:
-    from pydownpour.coordinator.job_state import JobState
-    from pydownpour.coordinator.service import CoordinatorService
-    from pydownpour.replica.pushes import Push
+from pydownpour.replica.pushes import Push
+from pydownpour.sim.checks.base import Check, Watched
+from pydownpour.sim.checks.oracle import Life, read
+from pydownpour.storage import safetensors
+from pydownpour.storage.rundir import PARAMETERS
+from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest
 
 
 @final
@@ -26,13 +26,13 @@ class ParametersCountPushes(Check):
 
     def pushed(self, life: Life, push: Push) -> None:
         """Book it."""
-        if self.world.oracle is not None:
+        if self.watched.oracle is not None:
             parts = [link.queue[-1] for link in life.trainer.session.links]
-            self.world.oracle.pushed(life, push, parts)
+            self.watched.oracle.pushed(life, push, parts)
 
     def look(self) -> Iterator[str]:
         """Compare each shard with the books."""
-        oracle = self.world.oracle
+        oracle = self.watched.oracle
         if oracle is not None:
             for shard in self.shards():
                 yield from oracle.compare(shard)
@@ -45,8 +45,8 @@ class UnitsCountOnce(Check):
 
     name = "a unit counts once"
 
-    def __init__(self, checks: Any) -> None:
-        super().__init__(checks)
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._pushes: dict[int, list[Push]] = {}
         """Lease -> pushes made while its unit was worked on."""
         self._counted: dict[tuple[int, int], int] = {}
@@ -58,7 +58,7 @@ class UnitsCountOnce(Check):
         if unit is not None:
             self._pushes.setdefault(unit.lease, []).append(push)
 
-    def watch_coordinator(self, service: CoordinatorService) -> None:
+    def coordinator_made(self, service: CoordinatorService) -> None:
         """Listen to every completion."""
         job = service.job
         complete = job.complete
@@ -103,19 +103,64 @@ class UnitsCountOnce(Check):
 
 
 @final
+class SamplesCount(Check):
+    """The sample oracle, where the job is its."""
+
+    name = "recorded samples are applied"
+
+    def coordinator_made(self, service: CoordinatorService) -> None:
+        """Listen to leases and completions."""
+        oracle = self.watched.samples
+        if oracle is None:
+            return
+        job = service.job
+        lease, complete = job.lease, job.complete
+
+        def leased(message: LeaseRequest, now: float) -> LeaseAnswer:
+            answer = lease(message, now)
+            oracle.leased(answer)
+            return answer
+
+        def completed(message: Complete, now: float) -> CompleteAnswer:
+            answer = complete(message, now)
+            oracle.completed(message, answer)
+            return answer
+
+        job.lease = leased  # type: ignore[method-assign]
+        job.complete = completed  # type: ignore[method-assign]
+
+    def look(self) -> Iterator[str]:
+        """Compare each shard with the books."""
+        if self.watched.samples is not None:
+            for shard in self.shards():
+                yield from self.watched.samples.compare(read(shard), shard.assigned.start)
+
+    def end(self) -> Iterator[str]:
+        """Compare the final parameters, as they were written."""
+        oracle, disk = self.watched.samples, self.world.network.hosts["coordinator"].disk
+        if oracle is None or disk is None:
+            return
+        files = {path.rpartition("/")[2]: content for path, content in disk.files().items()}
+        if PARAMETERS in files:
+            _, tensors = safetensors.decode(files[PARAMETERS])
+            for words in oracle.compare(tensors["counts"].values, 0):
+                yield f"final parameters: {words}"
+
+
+@final
 class LedgerBalances(Check):
     """The coordinator's books: units in one place each, counts and incarnations that only grow."""
 
     name = "the ledger balances"
     is_cheap = False
 
-    def __init__(self, checks: Any) -> None:
-        super().__init__(checks)
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._job: JobState | None = None
         self._done = (0, 0)
         self._members: dict[int, int] = {}
 
-    def watch_coordinator(self, service: CoordinatorService) -> None:
+    def coordinator_made(self, service: CoordinatorService) -> None:
         """Its job is looked into."""
         self._job = service.job
 
@@ -150,7 +195,7 @@ class NothingEscapes(Check):
     def look(self) -> Iterator[str]:
         """The loop's and the log's."""
         yield from self.world.loop.errors
-        yield from self.checks.logged
+        yield from self.watched.logged
 
 
 @final

@@ -1,7 +1,7 @@
 """What can break: each fault strikes one host, waits, and mends what it broke.
 
-A killed replica is not mended: its supervisor starts it again, as in a real job. A new fault is one
-function here and its name in ``FAULTS``; a plan (``plans.py``) says how often it strikes.
+A killed replica is not mended: its supervisor starts it again, as in a real job. A new fault is a
+name in ``plans.py``, where a plan says how often it strikes, and a function here.
 """
 
 from __future__ import annotations
@@ -9,232 +9,232 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final
 
 from pydownpour import limits
-from pydownpour.sim.faults import hostile as hostile_peer
+from pydownpour.sim.faults.plans import FaultName
+from pydownpour.sim.faults.scene import Scene, role
+from pydownpour.sim.machines.host import Host
 from pydownpour.sim.machines.process import ProcessState
-
-if TYPE_CHECKING:
-    from pydownpour.sim.faults.storm import Storm
-    from pydownpour.sim.machines.host import Host
-
-Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "guests", "all"]
 
 JOIN_FACTOR: Final = 3
 """More replicas than that times those a world began with do not join it."""
 
 
-def role(name: str) -> Targets:
-    """What a host is for, by its name."""
-    if name.startswith("replica"):
-        return "replicas"
-    if name == hostile_peer.NAME:
-        return "guests"
-    return "coordinator" if name == "coordinator" else "shards"
-
-
-async def kill(storm: Storm, host: Host, seconds: float) -> None:
+async def kill(scene: Scene, host: Host, seconds: float) -> None:
     """SIGKILL: the kernel resets the process's connections."""
-    storm.struck("kill", host)
-    storm.world.kill_replica(host.name)
+    scene.struck("kill", host)
+    scene.world.kill_replica(host.name)
 
 
-async def power(storm: Storm, host: Host, seconds: float) -> None:
+async def power(scene: Scene, host: Host, seconds: float) -> None:
     """The host loses power: nobody is told."""
-    storm.struck("power", host)
-    storm.world.kill_replica(host.name, silently=True)
+    scene.struck("power", host)
+    scene.world.kill_replica(host.name, silently=True)
 
 
-async def pause(storm: Storm, host: Host, seconds: float) -> None:
+async def pause(scene: Scene, host: Host, seconds: float) -> None:
     """SIGSTOP and SIGCONT."""
-    process = storm.process(host)
+    process = scene.process(host)
     if process is None or process.state is not ProcessState.RUNNING:
         return
-    storm.struck("pause", host)
-    storm.world.processes.pause(process)
+    scene.struck("pause", host)
+    scene.world.processes.pause(process)
     await asyncio.sleep(seconds)
-    storm.world.processes.resume(process)
+    scene.world.processes.resume(process)
 
 
-async def zombie(storm: Storm, host: Host, seconds: float) -> None:
+async def zombie(scene: Scene, host: Host, seconds: float) -> None:
     """A replica stands still, is given up for a successor under its id, and wakes again."""
-    process = storm.process(host)
+    process = scene.process(host)
     if process is None:
         return
-    storm.struck("zombie", host)
-    storm.world.processes.pause(process)
+    scene.struck("zombie", host)
+    scene.world.processes.pause(process)
     await asyncio.sleep(seconds / 4)
-    storm.world.supersede(host.name)
+    scene.world.supersede(host.name)
     await asyncio.sleep(seconds * 3 / 4)
-    storm.world.processes.resume(process)
+    scene.world.processes.resume(process)
 
 
-async def slow(storm: Storm, host: Host, seconds: float) -> None:
+async def slow(scene: Scene, host: Host, seconds: float) -> None:
     """It computes much slower, over a link that carries little."""
-    storm.struck("slow", host)
-    host.slow = storm.rng.uniform(2.0, 10.0)
+    scene.struck("slow", host)
+    host.slow = scene.rng.uniform(2.0, 10.0)
     host.link = dataclasses.replace(
         host.link,
-        bytes_per_s=limits.LINK_RATE_MIN * 100 ** storm.rng.random(),
+        bytes_per_s=limits.LINK_RATE_MIN * 100 ** scene.rng.random(),
         down_bytes_per_s=0.0,
-        latency_s=host.link.latency_s * storm.rng.uniform(1, 40),
+        latency_s=host.link.latency_s * scene.rng.uniform(1, 40),
     )
     await asyncio.sleep(seconds)
-    storm.restore(host)
+    scene.restore(host)
 
 
-async def partition(storm: Storm, host: Host, seconds: float) -> None:
+async def partition(scene: Scene, host: Host, seconds: float) -> None:
     """It is cut off from some of the others, both ways."""
-    await _cut(storm, host, seconds, ways=2)
+    await _cut(scene, host, seconds, ways=2)
 
 
-async def oneway(storm: Storm, host: Host, seconds: float) -> None:
+async def oneway(scene: Scene, host: Host, seconds: float) -> None:
     """The same, one way only."""
-    await _cut(storm, host, seconds, ways=1)
+    await _cut(scene, host, seconds, ways=1)
 
 
-async def _cut(storm: Storm, host: Host, seconds: float, *, ways: int) -> None:
+async def _cut(scene: Scene, host: Host, seconds: float, *, ways: int) -> None:
     others = [
         other
-        for other in storm.world.network.hosts.values()
+        for other in scene.world.network.hosts.values()
         if other is not host and "replicas" != role(other.name) != role(host.name)
     ]
     if role(host.name) != "replicas":  # the spine talks to replicas, too
-        others += storm.targets("replicas")
-    some = [other for other in others if storm.rng.random() < 0.5] or [storm.rng.choice(others)]
-    storm.struck("partition" if ways == 2 else "oneway", host)
+        others += scene.targets("replicas")
+    some = [other for other in others if scene.rng.random() < 0.5] or [scene.rng.choice(others)]
+    scene.struck("partition" if ways == 2 else "oneway", host)
     paths = []
     for other in some:
         both = [(host.name, other.name), (other.name, host.name)]
-        paths += both if ways == 2 else [storm.rng.choice(both)]
+        paths += both if ways == 2 else [scene.rng.choice(both)]
     for path in paths:
-        storm.world.network.cut_path(*path)
+        scene.world.network.cut_path(*path)
     await asyncio.sleep(seconds)
     for path in paths:
-        storm.world.network.heal_path(*path)
+        scene.world.network.heal_path(*path)
 
 
-async def estrange(storm: Storm, host: Host, seconds: float) -> None:
+async def estrange(scene: Scene, host: Host, seconds: float) -> None:
     """The coordinator hears nothing of it any more; everybody else does."""
     path = (host.name, "coordinator")
-    storm.struck("estrange", host)
-    storm.world.network.cut_path(*path)
+    scene.struck("estrange", host)
+    scene.world.network.cut_path(*path)
     await asyncio.sleep(seconds)
-    storm.world.network.heal_path(*path)
+    scene.world.network.heal_path(*path)
 
 
-async def reset(storm: Storm, host: Host, seconds: float) -> None:
+async def reset(scene: Scene, host: Host, seconds: float) -> None:
     """Connections of the host break: one of them, or all."""
-    process = storm.process(host)
-    mine = list(process.transports) if process is not None else []
+    process = scene.process(host)
+    mine = scene.world.network.ends_of(process) if process is not None else []
     if not mine:
         return
-    storm.struck("reset", host)
-    for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:
-        storm.world.network.reset_connection(transport.connection)
+    scene.struck("reset", host)
+    for transport in mine if scene.rng.random() < 0.3 else [scene.rng.choice(mine)]:
+        scene.world.network.reset_connection(transport.connection)
 
 
-async def forget(storm: Storm, host: Host, seconds: float) -> None:
+async def forget(scene: Scene, host: Host, seconds: float) -> None:
     """A router forgets connections of the host, one or all: nothing passes, and nobody is told."""
-    process = storm.process(host)
-    mine = list(process.transports) if process is not None else []
+    process = scene.process(host)
+    mine = scene.world.network.ends_of(process) if process is not None else []
     if not mine:
         return
-    storm.struck("forget", host)
-    for transport in mine if storm.rng.random() < 0.3 else [storm.rng.choice(mine)]:
-        storm.world.network.forget_connection(transport.connection)
+    scene.struck("forget", host)
+    for transport in mine if scene.rng.random() < 0.3 else [scene.rng.choice(mine)]:
+        scene.world.network.forget_connection(transport.connection)
 
 
-async def fuse(storm: Storm, host: Host, seconds: float) -> None:
+async def fuse(scene: Scene, host: Host, seconds: float) -> None:
     """The connection that carries one of the next messages breaks right behind it."""
-    storm.struck("fuse", host)
-    storm.world.network.fuse = storm.rng.randrange(1, 8)
+    scene.struck("fuse", host)
+    scene.world.network.fuse = scene.rng.randrange(1, 8)
 
 
-async def clog(storm: Storm, host: Host, seconds: float) -> None:
+async def clog(scene: Scene, host: Host, seconds: float) -> None:
     """Nothing leaves or reaches the host for a while."""
-    storm.struck("clog", host)
-    storm.world.network.clog(host, storm.world.loop.now + seconds)
+    scene.struck("clog", host)
+    scene.world.network.clog(host, scene.world.loop.now + seconds)
 
 
-async def swizzle(storm: Storm, host: Host, seconds: float) -> None:
+async def swizzle(scene: Scene, host: Host, seconds: float) -> None:
     """Hosts are cut off from everybody one by one, and come back in another order."""
-    hosts = storm.targets("replicas")
-    some = [h for h in hosts if storm.rng.random() < 0.6] or [host]
-    network = storm.world.network
+    hosts = scene.targets("replicas")
+    some = [h for h in hosts if scene.rng.random() < 0.6] or [host]
+    network = scene.world.network
     spine = [other for other in network.hosts if role(other) != "replicas"]
     for h in some:
-        storm.struck("swizzle", h)
+        scene.struck("swizzle", h)
         for other in spine:
             network.cut_path(h.name, other)
             network.cut_path(other, h.name)
-        await asyncio.sleep(storm.rng.uniform(0, seconds / len(some)))
-    storm.rng.shuffle(some)
+        await asyncio.sleep(scene.rng.uniform(0, seconds / len(some)))
+    scene.rng.shuffle(some)
     for h in some:
         for other in spine:
             network.heal_path(h.name, other)
             network.heal_path(other, h.name)
-        await asyncio.sleep(storm.rng.uniform(0, seconds / len(some)))
+        await asyncio.sleep(scene.rng.uniform(0, seconds / len(some)))
 
 
-async def join(storm: Storm, host: Host, seconds: float) -> None:
+async def join(scene: Scene, host: Host, seconds: float) -> None:
     """One more replica, until there are three times as many as there were."""
-    if len(storm.targets("replicas")) >= JOIN_FACTOR * storm.world.settings.replicas:
+    if len(scene.targets("replicas")) >= JOIN_FACTOR * scene.world.settings.replicas:
         return
-    storm.struck("join", host)
-    storm.world.add_replica()
+    scene.struck("join", host)
+    scene.world.add_replica()
 
 
-async def leave(storm: Storm, host: Host, seconds: float) -> None:
+async def leave(scene: Scene, host: Host, seconds: float) -> None:
     """A replica is asked to stop, says goodbye and is not started again."""
-    staying = [h for h in storm.targets("replicas") if h.name not in storm.world.leaving]
+    staying = [h for h in scene.targets("replicas") if h.name not in scene.world.leaving]
     if host in staying and len(staying) > 1:
-        storm.struck("leave", host)
-        storm.world.stop_replica(host.name)
+        scene.struck("leave", host)
+        scene.world.stop_replica(host.name)
 
 
-async def hostile(storm: Storm, host: Host, seconds: float) -> None:
+async def hostile(scene: Scene, host: Host, seconds: float) -> None:
     """A peer that has the token plays one of the others."""
-    if storm.world.add_hostile():
-        storm.struck("hostile", host)
+    if scene.world.add_hostile():
+        scene.struck("hostile", host)
 
 
-async def disk(storm: Storm, host: Host, seconds: float) -> None:
+async def disk(scene: Scene, host: Host, seconds: float) -> None:
     """A disk is full, or what is written or synced fails at some rate, or it is slow."""
     if host.disk is None:
         return
-    storm.struck("disk", host)
-    ailment = storm.rng.choice(("full", "write", "sync", "slow"))
+    scene.struck("disk", host)
+    ailment = scene.rng.choice(("full", "write", "sync", "slow"))
     if ailment == "full":
-        host.disk.fill(storm.rng.randrange(2000))
+        host.disk.fill(scene.rng.randrange(2000))
     elif ailment == "slow":
-        host.disk.slow(storm.rng.uniform(0.01, 1.0))
+        host.disk.slow(scene.rng.uniform(0.01, 1.0))
     else:
-        host.disk.fail("write" if ailment == "write" else "sync", storm.rng.uniform(0.2, 1.0))
+        host.disk.fail("write" if ailment == "write" else "sync", scene.rng.uniform(0.2, 1.0))
     await asyncio.sleep(seconds)
     host.disk.heal()
 
 
-async def doom(storm: Storm, host: Host, seconds: float) -> None:
+async def doom(scene: Scene, host: Host, seconds: float) -> None:
     """A shard or the coordinator dies for good: once is enough.
 
     Not before the job runs: a shard that is lost by then took no update with it, and the
     coordinator waits for another for as long as its operator likes.
     """
-    coordinator = storm.world.coordinator
-    if storm.world.faults or coordinator is None or coordinator.job.state == "waiting":
+    coordinator = scene.world.coordinator
+    if scene.world.faults or coordinator is None or coordinator.job.state == "waiting":
         return
-    storm.struck("doom", host)
-    process = storm.process(host)
+    scene.struck("doom", host)
+    process = scene.process(host)
     if process is not None:
-        storm.world.processes.kill(process, silently=storm.rng.random() < 0.5)
+        scene.world.processes.kill(process, silently=scene.rng.random() < 0.5)
 
 
-FAULTS: Final[dict[str, Callable[[Storm, Host, float], Awaitable[None]]]] = {
-    fault.__name__: fault
-    for fault in (
-        kill, power, pause, zombie, slow, partition, oneway, estrange, reset, forget, fuse, clog,
-        swizzle, join, leave, disk, hostile, doom,
-    )
-}  # fmt: skip
+FAULTS: Final[dict[FaultName, Callable[[Scene, Host, float], Awaitable[None]]]] = {
+    "kill": kill,
+    "power": power,
+    "pause": pause,
+    "zombie": zombie,
+    "slow": slow,
+    "partition": partition,
+    "oneway": oneway,
+    "estrange": estrange,
+    "reset": reset,
+    "forget": forget,
+    "fuse": fuse,
+    "clog": clog,
+    "swizzle": swizzle,
+    "join": join,
+    "leave": leave,
+    "disk": disk,
+    "hostile": hostile,
+    "doom": doom,
+}

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Literal, TypeAlias, final, get_args
 
 from pydownpour.errors import ConfigError
-from pydownpour.sim.faults.kinds import FAULTS, Targets
-from pydownpour.sim.faults.storm import Storm
 
-if TYPE_CHECKING:
-    from pydownpour.sim.world.world import World
-
+FaultName: TypeAlias = Literal[
+    "kill", "power", "pause", "zombie", "slow", "partition", "oneway", "estrange", "reset",
+    "forget", "fuse", "clog", "swizzle", "join", "leave", "disk", "hostile", "doom",
+]  # fmt: skip
+"""What can break: ``kinds.py`` has a function for each."""
+Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "guests", "all"]
 SETTLE_S: Final = 90.0
 """The longest chain of waits after the last fault: a request's time limit, an acknowledgement's,
 and the patience with roles that do not say goodbye; then the work that is left."""
@@ -30,20 +31,21 @@ class Dose:
     """One kind of fault and how often.
 
     Attributes:
-        fault: A name of FAULTS.
+        fault: Its name.
         every_s: Mean virtual seconds between two strikes.
         for_s: What it broke stays broken for between so many seconds.
         targets: Whose hosts it strikes.
     """
 
-    fault: str
+    fault: FaultName
     every_s: float
     for_s: tuple[float, float] = (0.0, 0.0)
     targets: Targets = "replicas"
 
     def __post_init__(self) -> None:
-        if self.fault not in FAULTS:
-            raise ConfigError(f"fault {self.fault!r} is unknown; known are {', '.join(FAULTS)}")
+        if self.fault not in get_args(FaultName):
+            known = ", ".join(get_args(FaultName))
+            raise ConfigError(f"fault {self.fault!r} is unknown; known are {known}")
         if self.every_s <= 0 or not 0 <= self.for_s[0] <= self.for_s[1]:
             raise ConfigError(f"{self}: every_s must be positive and for_s a range")
 
@@ -70,10 +72,6 @@ class FaultPlan:
     is_drawn: bool = False
     skew_s: float = 0.0
     is_doom: bool = False
-
-    async def play(self, world: World) -> None:
-        """Inject everything, heal, and demand progress."""
-        await Storm(self, world).play()
 
     def clock_offset_s(self, rng: random.Random) -> float:
         """What one host's clock shows beyond the world's time."""

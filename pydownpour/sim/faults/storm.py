@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from pydownpour import limits
-from pydownpour.sim.faults.kinds import FAULTS, Targets, role
-
-if TYPE_CHECKING:
-    from pydownpour.sim.faults.plans import Dose, FaultPlan
-    from pydownpour.sim.machines.host import Host
-    from pydownpour.sim.machines.process import SimProcess
-    from pydownpour.sim.world.world import World
+from pydownpour.sim.faults.kinds import FAULTS
+from pydownpour.sim.faults.plans import Dose, FaultPlan
+from pydownpour.sim.faults.scene import Scene
+from pydownpour.sim.world.cluster import Cluster
 
 DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
 """Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
@@ -29,9 +26,10 @@ DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
 class Storm:
     """A plan at work in one world."""
 
-    def __init__(self, plan: FaultPlan, world: World) -> None:
+    def __init__(self, plan: FaultPlan, world: Cluster) -> None:
         self.plan, self.world = plan, world
-        self.rng = world.stream("faults")
+        self.scene = Scene(world)
+        self.rng = self.scene.rng
         self.doses = drawn(plan.doses, self.rng) if plan.is_drawn else plan.doses
         self._strikes: dict[asyncio.Task[None], None] = {}
 
@@ -43,7 +41,7 @@ class Storm:
             await asyncio.sleep(plan.storm_s)
         finally:
             ends = await self._stop([*doses, *self._strikes])
-        self.heal()
+        self.scene.heal()
         for end in ends:
             if isinstance(end, Exception):
                 raise end
@@ -79,50 +77,10 @@ class Storm:
             self._strikes.pop(strike)  # one that failed is kept for ``play`` to raise
 
     async def _strike(self, dose: Dose) -> None:
-        hosts = self.targets(dose.targets)
+        hosts = self.scene.targets(dose.targets)
         if hosts:
             target, seconds = self.rng.choice(hosts), self.rng.uniform(*dose.for_s)
-            await FAULTS[dose.fault](self, target, seconds)
-
-    # -- whom ------------------------------------------------------------------------------------
-
-    def targets(self, which: Targets) -> list[Host]:
-        """Hosts of processes that run, in the order they were added."""
-        live = self.world.processes.live
-        return [
-            host
-            for name, host in self.world.network.hosts.items()
-            if name in live and role(name) != "guests" and which in ("all", role(name))
-        ]
-
-    def process(self, host: Host) -> SimProcess | None:
-        """The process that runs on a host."""
-        return self.world.processes.live.get(host.name)
-
-    def struck(self, fault: str, host: Host) -> None:
-        """Count a fault that took place."""
-        self.world.note_fault(fault, host.name)
-
-    # -- and back --------------------------------------------------------------------------------
-
-    def heal(self) -> None:
-        """Mend everything; start nothing."""
-        world = self.world
-        world.network.heal_all()
-        world.network.fuse = 0
-        for host in world.network.hosts.values():
-            world.network.unclog(host)
-            if host.disk is not None:
-                host.disk.heal()
-            self.restore(host)
-        for process in list(world.processes.alive):
-            world.processes.resume(process)
-        world.trace.note(world.loop.now, "healed", "everything")
-
-    def restore(self, host: Host) -> None:
-        """As fast as it was."""
-        host.slow = 1.0
-        host.link = self.world.settings.link_of(host.name)
+            await FAULTS[dose.fault](self.scene, target, seconds)
 
 
 def drawn(doses: tuple[Dose, ...], rng: random.Random) -> tuple[Dose, ...]:

@@ -15,16 +15,36 @@ import math
 import os
 from asyncio import events
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 from pydownpour.errors import BudgetSpent, ConfigError, SimulationStuck
 from pydownpour.sim.loop.handles import Callback, Timer, Timers
 from pydownpour.sim.machines.process import ProcessState, current, owner
 
-if TYPE_CHECKING:
-    from pydownpour.sim.network.network import Network
-
 T = TypeVar("T")
+
+
+class Sockets(Protocol):
+    """What the loop asks of the network: asyncio's own calls, without their options."""
+
+    def getaddrinfo(self, host: Any, port: Any) -> list[Any]:
+        """Addresses of a host name, or of an address itself."""
+
+    def listen(self, factory: Callable[[], Any], where: Any) -> asyncio.AbstractServer:
+        """Listen on the running process's host, at a port (0: any free one) or a path."""
+
+    async def connect(self, sock: Any, ip: str, port: int) -> None:
+        """Connect a socket to an address."""
+
+    def client_transport(self, sock: Any, factory: Callable[[], Any]) -> tuple[Any, Any]:
+        """(transport, protocol) of a connected socket."""
+
+    async def dial(self, name: str, port: int, factory: Callable[[], Any]) -> tuple[Any, Any]:
+        """(transport, protocol) of a new connection, by name or address."""
+
+    async def dial_path(self, path: str, factory: Callable[[], Any]) -> tuple[Any, Any]:
+        """The same to a path of the running process's own host."""
+
 
 UNWIND_EVENTS_MAX = 10_000_000
 """Callbacks that leftover frames may take after a run, however short its own budget was."""
@@ -43,7 +63,7 @@ class SimLoop(asyncio.BaseEventLoop):
         BudgetSpent: a budget ran out.
     """
 
-    network: Network
+    network: Sockets
 
     def __init__(self, *, events_max: int, virtual_s_max: float) -> None:
         super().__init__()

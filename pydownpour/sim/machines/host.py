@@ -1,22 +1,14 @@
-"""A machine of a world: its address, its link, and what listens on it."""
+"""A machine of a world: its address, its link, its power and its disk."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, final
 
 from pydownpour.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydownpour.sim.disk.disk import SimDisk
-    from pydownpour.sim.machines.process import SimProcess
-    from pydownpour.sim.network.transport import SimTransport
-
-Where: TypeAlias = int | str
-"""What a host's processes listen at: a port, or the path of a Unix socket."""
 
 
 @final
@@ -67,64 +59,4 @@ class Host:
         """False: a proxy before it takes the Upgrade header out of its requests."""
         self.is_up = True
         """False after a power cut, until a process starts on it again."""
-        self.knocking: dict[SimTransport, None] = {}
-        """Ends whose bytes found it without power: their kernels send them again."""
         self.disk: SimDisk | None = None
-        self.listening: dict[Where, Listener] = {}
-
-
-@final
-class Listener(asyncio.AbstractServer):
-    """A listening port."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        process: SimProcess,
-        where: Where,
-        factory: Callable[[], Any],
-    ) -> None:
-        self._loop, self.process, self.where, self.factory = loop, process, where, factory
-        self.sockets = [_Named(process.host, where)]
-
-    def close(self) -> None:
-        """Stop listening; once is enough, and another may have the place by the second time."""
-        if self.is_serving():
-            del self.process.host.listening[self.where]
-
-    async def wait_closed(self) -> None:
-        """At once."""
-
-    def is_serving(self) -> bool:
-        """True until closed."""
-        return self.process.host.listening.get(self.where) is self
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The world's."""
-        return self._loop
-
-    async def serve_forever(self) -> None:
-        """Until cancelled."""
-        await asyncio.Event().wait()
-
-    async def start_serving(self) -> None:
-        """It does already."""
-
-
-@final
-class _Named:
-    """Stands for a listening socket: only its name is asked for."""
-
-    family = socket.AF_UNSPEC
-
-    def __init__(self, host: Host, where: Where) -> None:
-        self._name = address(host, where)
-
-    def getsockname(self) -> Any:
-        """Where it listens."""
-        return self._name
-
-
-def address(host: Host, where: Where) -> tuple[str, int] | str:
-    """A socket's name, as ``getsockname`` gives it."""
-    return (host.address, where) if isinstance(where, int) else where

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from pydownpour.sim.machines.host import Host
-    from pydownpour.sim.network.transport import SimTransport
 
 SIMULATED_RSS = 50_000_000
 """What every simulated process says of its memory: one number, so that no message varies."""
@@ -51,8 +50,6 @@ class SimProcess(ProcessFacts):
         self.state = ProcessState.RUNNING
         self.held: deque[Callable[[], object]] = deque()
         self.clock_offset_s = host.clock_offset_s
-        self.transports: dict[SimTransport, None] = {}
-        self.ports: dict[int | str, None] = {}
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.main: asyncio.Task[Any] | None = None
         self.context = contextvars.copy_context()

@@ -22,9 +22,10 @@ from typing import Any, TypeAlias, final
 
 from pydownpour.sim.loop.handles import Callback
 from pydownpour.sim.loop.loop import SimLoop
-from pydownpour.sim.machines.host import Host, LinkModel, Listener, Where, address
+from pydownpour.sim.machines.host import Host, LinkModel
 from pydownpour.sim.machines.process import ProcessState, SimProcess, current
-from pydownpour.sim.network.transport import SimTransport
+from pydownpour.sim.network.listener import Listener, Places, Where, address
+from pydownpour.sim.network.transport import Connection, SimTransport
 from pydownpour.sim.trace import Trace
 
 
@@ -46,24 +47,6 @@ SYN_RETRY_S = 1.0
 
 
 @final
-class Connection:
-    """Two ends of one connection."""
-
-    def __init__(self, network: Network, number: int) -> None:
-        self._network, self.number = network, number
-        self.is_forgotten = False
-        """What is sent vanishes, and neither end is told."""
-        self.ends: tuple[SimTransport, SimTransport]
-        self._open = 2
-
-    def end_lost(self) -> None:
-        """One end is over."""
-        self._open -= 1
-        if self._open == 0:
-            self._network.connections.pop(self.number, None)
-
-
-@final
 class Network:
     """All hosts and everything between them."""
 
@@ -73,6 +56,11 @@ class Network:
         self.hosts: dict[str, Host] = {}
         self._by_address: dict[str, Host] = {}
         self.connections: dict[int, Connection] = {}
+        self._ends: dict[SimProcess, dict[SimTransport, None]] = {}
+        """Ends that are not over, by whose they are."""
+        self._listening: Places = {}
+        self._knocking: dict[Host, dict[SimTransport, None]] = {}
+        """Ends whose bytes found a host without power: their kernels send them again."""
         self._connected: dict[int, SimTransport] = {}
         self._numbers = 0
         self._ports = PORT_FIRST
@@ -111,13 +99,10 @@ class Network:
         if not where:
             self._ports += 1
             where = self._ports
-        if where in process.host.listening:
+        if (process.host, where) in self._listening:
             what = f"port {where}" if isinstance(where, int) else where
             raise OSError(errno.EADDRINUSE, f"{what} of {process.host.name} is in use")
-        listener = Listener(self.loop, process, where, factory)
-        process.host.listening[where] = listener
-        process.ports[where] = None
-        return listener
+        return Listener(self.loop, self._listening, process, where, factory)
 
     async def connect(self, sock: Any, ip: str, port: int) -> None:
         """Open a connection from the running process to an address."""
@@ -144,14 +129,14 @@ class Network:
             while not host.is_up or self._is_blocked(process.host, host):
                 await asyncio.sleep(SYN_RETRY_S)
             await asyncio.sleep(self._latency(host, process.host))
-        listener = host.listening.get(where)
+        listener = self._listening.get((host, where))
         if listener is None or listener.process.state is ProcessState.DEAD:
             if isinstance(where, str):
                 raise FileNotFoundError(errno.ENOENT, f"nobody listens at {where}")
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"{host.name}:{where} refused")
         self._numbers += 1
         self._ports += 1
-        connection = Connection(self, self._numbers)
+        connection = Connection(self._numbers, self.connections.pop)
         ours = (process.host.address, self._ports) if isinstance(where, int) else ""
         theirs = address(host, where)
         client = SimTransport(self, process, connection, ours, theirs)
@@ -175,6 +160,21 @@ class Network:
         transport = self._connected.pop(id(sock))
         sock.close()
         return _started(transport, factory)
+
+    def attach(self, end: SimTransport) -> None:
+        """A process has one more end of a connection."""
+        self._ends.setdefault(end.process, {})[end] = None
+
+    def detach(self, end: SimTransport) -> None:
+        """And one less."""
+        mine = self._ends.get(end.process, {})
+        mine.pop(end, None)
+        if not mine:
+            self._ends.pop(end.process, None)
+
+    def ends_of(self, process: SimProcess) -> list[SimTransport]:
+        """A process's ends of connections, oldest first."""
+        return list(self._ends.get(process, ()))
 
     def _running(self) -> SimProcess:
         process = current()
@@ -288,7 +288,7 @@ class Network:
         if target.process.host.is_up:
             self.reset(target)
         else:
-            target.process.host.knocking[source] = None
+            self._knocking.setdefault(target.process.host, {})[source] = None
 
     def _arrived(self, source: SimTransport, target: SimTransport, payload: Payload) -> None:
         if isinstance(payload, _Reset):
@@ -401,11 +401,9 @@ class Network:
 
     def end_process(self, process: SimProcess, *, silently: bool) -> None:
         """A process is gone: its kernel closes its sockets, or (power loss) says nothing."""
-        for port in list(process.ports):
-            listener = process.host.listening.get(port)
-            if listener is not None and listener.process is process:
-                listener.close()
-        for transport in list(process.transports):
+        for listener in [one for one in self._listening.values() if one.process is process]:
+            listener.close()
+        for transport in self.ends_of(process):
             if silently:
                 transport.is_silenced = True
             else:
@@ -421,8 +419,7 @@ class Network:
     def power_up(self, host: Host) -> None:
         """A process starts on a host: its kernel is there to answer those who still knock."""
         host.is_up = True
-        knocking, host.knocking = host.knocking, {}
-        for source in knocking:
+        for source in self._knocking.pop(host, ()):
             self.reset(source.peer)
 
 

@@ -11,14 +11,50 @@ import asyncio
 import contextvars
 import functools
 from collections import deque
-from typing import TYPE_CHECKING, Any, cast, final
+from collections.abc import Callable
+from typing import Any, Protocol, cast, final
 
 from pydownpour.sim.machines.process import ProcessState, SimProcess
 
-if TYPE_CHECKING:
-    from pydownpour.sim.network.network import Connection, Network
-
 HIGH_WATER = 64 * 1024
+
+
+class Wires(Protocol):
+    """What an end of a connection asks of the network."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The world's."""
+
+    def attach(self, end: SimTransport) -> None:
+        """An end is there."""
+
+    def detach(self, end: SimTransport) -> None:
+        """It is over."""
+
+    def send(self, source: SimTransport, payload: bytes | None) -> None:
+        """Carry bytes (None: end of stream) to the other end."""
+
+    def reset(self, source: SimTransport) -> None:
+        """Tell the other end that the connection is broken."""
+
+
+@final
+class Connection:
+    """Two ends of one connection."""
+
+    def __init__(self, number: int, on_over: Callable[[int], object]) -> None:
+        self.number, self._on_over = number, on_over
+        self.is_forgotten = False
+        """What is sent vanishes, and neither end is told."""
+        self.ends: tuple[SimTransport, SimTransport]
+        self._open = 2
+
+    def end_lost(self) -> None:
+        """One end is over."""
+        self._open -= 1
+        if self._open == 0:
+            self._on_over(self.number)
 
 
 @final
@@ -27,7 +63,7 @@ class SimTransport(asyncio.Transport):
 
     def __init__(
         self,
-        network: Network,
+        network: Wires,
         process: SimProcess,
         connection: Connection,
         sockname: tuple[str, int] | str,
@@ -60,7 +96,7 @@ class SimTransport(asyncio.Transport):
         self.is_silenced = False
         """Its host lost power: what it had to send is gone."""
         self._lost_with: Exception | None = None
-        process.transports[self] = None
+        network.attach(self)
 
     def start(self, protocol: Any) -> None:
         """Give the connection to its protocol, with what has happened to it meanwhile."""
@@ -244,7 +280,7 @@ class SimTransport(asyncio.Transport):
             return
         self._lost = self._closing = True
         self._inbox.clear()
-        self.process.transports.pop(self, None)
+        self._network.detach(self)
         self.connection.end_lost()
         if self._protocol is None:
             self._lost_with = error

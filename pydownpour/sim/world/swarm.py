@@ -19,7 +19,8 @@ from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan, fault_plan
 from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.trace import Trace
-from pydownpour.sim.world.world import Settings, World
+from pydownpour.sim.world.settings import Settings
+from pydownpour.sim.world.world import World
 
 WORK_S: Final = 2.0
 """Virtual seconds the work of a world takes: most of a storm."""
