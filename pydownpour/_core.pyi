@@ -172,10 +172,11 @@ class Store:
     def import_ledger(self, data: _Bytes) -> None:
         """Take them back, before the first apply. Raises CheckpointError for bytes that are
         damaged, contradictory or of a store that is cut differently, and changes nothing then."""
-    def read_plane(self, plane: int, target: _Bytes) -> None:
-        """Copy state plane 1..planes (0 = parameters) into an f32 target of len elements."""
-    def load_plane(self, plane: int, source: _Bytes) -> None:
-        """Set a plane, when restoring, before the first apply."""
+    def read_plane(self, plane: int, target: _Bytes, start: int = 0) -> None:
+        """Copy elements [start, start + len(target)) of state plane 1..planes (0 = parameters)
+        into an f32 target, stripe by stripe."""
+    def load_plane(self, plane: int, source: _Bytes, start: int = 0) -> None:
+        """Set as many elements of a plane, when restoring, before the first apply."""
     # -- fetch --------------------------------------------------------------------------------
     def parameter_frames(
         self, since: int, cursor: int, size_max: int

@@ -13,7 +13,7 @@ from pydownpour.errors import DownpourError, NotReady
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
-from pydownpour.replica.reader import read_parameters, read_what_answers
+from pydownpour.net.reader import read_parameters, read_what_answers
 from pydownpour.wire.messages import ShardStats
 from pydownpour.wire.proof import READER, Keeper
 

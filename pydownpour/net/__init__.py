@@ -2,5 +2,6 @@
 
 ``server`` listens, ``client`` asks, ``upgrade`` turns a request into a stream of frames on both
 ends, ``heartbeat`` says that a role lives, ``waiting`` for whom it waits, ``proxies`` what is on
-the way. ``access`` holds tokens, TLS and the rule about addresses.
+the way, ``reader`` gets a job's parameters without being one of its replicas. ``access`` holds
+tokens, TLS and the rule about addresses.
 """

@@ -9,6 +9,5 @@ Two threads, loosely coupled, as in the paper's client: the user's code computes
     session.py   pushes in flight, fetches, heartbeats: everything that needs the network
     link.py      one shard: connect, send, settle, reconnect, resend
     stream.py    one connection
-    reader.py    read-only: the parameters, without being a replica
     run.py       join, run a job's function, leave
 """

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, final
 from pydownpour import _core, limits
 from pydownpour.errors import ConfigError, DownpourError, PeerLost, TooLarge, TransportError
 from pydownpour.layout import raw
+from pydownpour.net.reader import receive
 from pydownpour.replica.pieces import RECORDS_MAX
 from pydownpour.replica.pushes import Part
-from pydownpour.replica.reader import receive
 from pydownpour.replica.stream import ReplicaStream
 from pydownpour.wire import frames
 

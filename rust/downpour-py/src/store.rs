@@ -260,22 +260,30 @@ impl Store {
         enter(py, data.bytes().len(), || Ok(self.shard.import_ledger(data.bytes())?))
     }
 
-    /// Copy a plane (0 = parameters, then the state's) into an f32 target of len elements.
-    fn read_plane(&self, py: Python<'_>, plane: usize, mut target: Output) -> PyResult<()> {
+    /// Copy elements of a plane (0 = parameters, then the state's) from `start` on.
+    #[pyo3(signature = (plane, target, start = 0))]
+    fn read_plane(
+        &self,
+        py: Python<'_>,
+        plane: usize,
+        mut target: Output,
+        start: usize,
+    ) -> PyResult<()> {
         let size = target.bytes_mut().len();
-        enter(py, size, || {
-            let target = target.elements_mut()?;
-            self.check_len(target.len())?;
-            Ok(self.store().read_plane(plane, 0, target)?)
-        })
+        enter(py, size, || Ok(self.store().read_plane(plane, start, target.elements_mut()?)?))
     }
 
-    /// Set a plane, when restoring, before the first apply.
-    fn load_plane(&self, py: Python<'_>, plane: usize, source: Input) -> PyResult<()> {
+    /// Set elements of a plane from `start` on, when restoring, before the first apply.
+    #[pyo3(signature = (plane, source, start = 0))]
+    fn load_plane(
+        &self,
+        py: Python<'_>,
+        plane: usize,
+        source: Input,
+        start: usize,
+    ) -> PyResult<()> {
         enter(py, source.bytes().len(), || {
-            let source = source.elements()?;
-            self.check_len(source.len())?;
-            Ok(self.store().load_plane(plane, 0, source)?)
+            Ok(self.store().load_plane(plane, start, source.elements()?)?)
         })
     }
 
@@ -309,15 +317,5 @@ impl Store {
             ("table", memory.table),
             ("pinned", memory.pinned),
         ])
-    }
-}
-
-impl Store {
-    fn check_len(&self, len: usize) -> Result<(), Failure> {
-        if len == self.store().geometry().len {
-            return Ok(());
-        }
-        let value = len as i128;
-        Err(Failure::Argument { name: "elements of a plane", value, bound: "the store's len" })
     }
 }
