@@ -99,16 +99,59 @@ class Optimizer:
     @property
     def simd(self) -> str: ...
 
+def codecs() -> list[str]:
+    """The names of the codecs this build can encode and decode, no codec not among them."""
+
+@final
+class Codec:
+    """A codec, compiled: e.g. Codec("int8", {"block": 256.0}). It holds no elements.
+
+    Encoding is per fragment, with error feedback: what the bytes do not say of gradient + residual
+    is left in residual. Layouts and rounding: rust/downpour/src/codec. The same bits on every SIMD
+    level. Raises ConfigError for an unknown codec, a missing, unknown or out-of-range number.
+    """
+    def __new__(
+        cls, name: str, numbers: dict[str, float], *, simd: str | None = None
+    ) -> Codec: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int:
+        """The codec byte of a frame's header; 0 is no codec."""
+    @property
+    def simd(self) -> str: ...
+    def size_max(self, len: int) -> int:
+        """The most bytes that len elements become, whatever they are."""
+    def encode(self, gradient: _Bytes, residual: _Bytes, target: _Bytes) -> int:
+        """Encode gradient + residual (f32, equally long) into the first bytes of target, which has
+        at least size_max(len) of them; returns how many. Leaves in residual what they do not say:
+        decoded + residual is gradient + residual of before, to the bit. Raises NonFiniteGradient
+        (with .count and .first_index) for sums that are NaN, infinite or too large, and changes no
+        residual then; ParameterError for lengths that do not fit."""
+    def decode(self, data: _Bytes, target: _Bytes) -> None:
+        """Decode as many f32 elements as target has. Raises ParameterError if data is not of that
+        length. Any bytes of the right length decode to something, NaN among it."""
+    def give_back(self, data: _Bytes, gradient: _Bytes, residual: _Bytes) -> None:
+        """Undo what encoding gradient to data has changed of residual, when it was not applied:
+        residual = (residual + decoded) - gradient, where not finite 0. What was encoded in between
+        keeps its share."""
+
 @final
 class Store:
     """One shard's parameters and optimizer state as published stripes.
 
     len elements, cut in stripes of stripe_len; fragment_len (a multiple of stripe_len) elements
-    make a fragment, the unit of a record. Readers are wait-free; an update is applied by whoever
+    make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free; an update is applied by whoever
     holds the stripe's claim. Updates of a fragment are applied in ticket order (see apply).
     """
     def __new__(
-        cls, *, len: int, stripe_len: int, fragment_len: int, optimizer: Optimizer
+        cls,
+        *,
+        len: int,
+        stripe_len: int,
+        fragment_len: int,
+        optimizer: Optimizer,
+        codec: Codec | None = None,
     ) -> Store: ...
     @property
     def len(self) -> int: ...
@@ -193,7 +236,8 @@ class Store:
     def kept(self) -> int:
         """Stripes that buffers of parameter_frames keep now."""
     def memory(self) -> dict[str, int]:
-        """Bytes: parameters, state, spare, table, pinned (old blocks only readers still hold)."""
+        """Bytes: parameters, state, spare, table, pinned (old blocks only readers still hold),
+        decoded (what encoded records are decoded into)."""
 
 @final
 class PinnedStripe:

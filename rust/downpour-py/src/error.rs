@@ -3,6 +3,7 @@
 //! The classes are looked up by name when an error is raised, so that the extension can be
 //! imported before, and without, the rest of the package.
 
+use downpour::codec::CodecError;
 use downpour::dedupe::LedgerError;
 use downpour::frame::{Fault, ProtocolError, RunError};
 use downpour::inlet::{InletError, Misuse};
@@ -36,6 +37,8 @@ pub enum Failure {
     Ledger(LedgerError),
     #[error(transparent)]
     Optimizer(#[from] OptimizerError),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     #[error(transparent)]
     Kernel(#[from] KernelError),
     #[error("buffer is not C-contiguous: pass numpy.ascontiguousarray(...) of it")]
@@ -100,6 +103,7 @@ impl Failure {
             Self::Apply(error) => apply_class(error),
             Self::Store(error) => store_class(error),
             Self::Ledger(_) => ("CheckpointError", vec![]),
+            Self::Codec(error) => codec_class(error),
             Self::Optimizer(_) | Self::Simd { .. } => ("ConfigError", vec![]),
             Self::Poisoned | Self::Panic(_) => ("InternalError", vec![]),
         }
@@ -125,6 +129,17 @@ impl Failure {
         }
         let class = py.import("pydownpour.errors")?.getattr(class)?;
         Ok(PyErr::from_value(class.call((self.to_string(),), Some(&details))?))
+    }
+}
+
+fn codec_class(error: &CodecError) -> (&'static str, Details) {
+    match error {
+        CodecError::NonFinite { count, first_index, .. } => (
+            "NonFiniteGradient",
+            vec![("count", *count as u64), ("first_index", *first_index as u64)],
+        ),
+        CodecError::Unknown { .. } | CodecError::Number(_) => ("ConfigError", vec![]),
+        _ => ("ParameterError", vec![]),
     }
 }
 
@@ -179,6 +194,9 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Store(StoreError::Lsn { fragment: 1, fragment_lsn: 9, lsn: 3 }),
         Failure::Ledger(LedgerError::Version { found: 9, expected: 1 }),
         Failure::Optimizer(OptimizerError::Empty { known: "sgd".into() }),
+        Failure::Codec(CodecError::Unknown { name: "gzip".into(), known: "int8".into() }),
+        Failure::Codec(CodecError::Length { codec: "int8", size: 3, len: 4, expected: 8 }),
+        Failure::Codec(CodecError::NonFinite { codec: "int8", count: 2, first_index: 5 }),
         Failure::Kernel(KernelError::DType { code: 9 }),
         Failure::NotContiguous,
         Failure::ReadOnly,

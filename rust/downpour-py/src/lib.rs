@@ -5,6 +5,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands over arguments by value")]
 
 mod buffer;
+mod codec;
 mod door;
 mod error;
 mod fetch;
@@ -22,6 +23,8 @@ mod _core {
     use downpour::frame::{self, Code, Kind};
     use downpour::{dedupe, kernel::DType};
 
+    #[pymodule_export]
+    use super::codec::{Codec, codecs};
     #[pymodule_export]
     use super::error::{all_errors, panic};
     #[pymodule_export]

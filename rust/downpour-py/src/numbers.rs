@@ -37,6 +37,12 @@ pub fn build_info() -> BTreeMap<&'static str, String> {
     ])
 }
 
+/// The level of this name.
+pub fn level(name: &str) -> Result<Level, Failure> {
+    Level::named(name)
+        .ok_or_else(|| Failure::Simd { name: name.to_owned(), available: level_names() })
+}
+
 /// The levels of this CPU, narrowest first.
 pub fn level_names() -> String {
     let names: Vec<_> = Level::available().into_iter().map(Level::name).collect();

@@ -12,10 +12,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::{Input, Output};
+use crate::codec::Codec;
 use crate::door::enter;
 use crate::error::Failure;
 use crate::fetch;
-use crate::numbers::{dtype, level_names};
+use crate::numbers::{self, dtype};
 
 type Parts = Vec<(String, BTreeMap<String, f64>)>;
 
@@ -38,13 +39,9 @@ impl Optimizer {
 impl Optimizer {
     #[new]
     #[pyo3(signature = (parts, *, simd = None))]
-    fn new(py: Python<'_>, parts: Parts, simd: Option<String>) -> PyResult<Self> {
+    fn new(py: Python<'_>, parts: Parts, simd: Option<&str>) -> PyResult<Self> {
         enter(py, 0, || {
-            let level = match simd {
-                None => Level::best(),
-                Some(name) => Level::named(&name)
-                    .ok_or_else(|| Failure::Simd { name, available: level_names() })?,
-            };
+            let level = simd.map_or(Ok(Level::best()), numbers::level)?;
             let planes = optimizer::Optimizer::compile(&parts, Some(level))?.planes();
             Ok(Self { parts, level, planes })
         })
@@ -86,18 +83,20 @@ impl Store {
 #[pymethods]
 impl Store {
     #[new]
-    #[pyo3(signature = (*, len, stripe_len, fragment_len, optimizer))]
+    #[pyo3(signature = (*, len, stripe_len, fragment_len, optimizer, codec = None))]
     fn new(
         py: Python<'_>,
         len: usize,
         stripe_len: usize,
         fragment_len: usize,
         optimizer: &Optimizer,
+        codec: Option<&Codec>,
     ) -> PyResult<Self> {
+        let codec = codec.map(|codec| Arc::clone(&codec.0));
         enter(py, usize::MAX, || {
             let geometry = Geometry { len, stripe_len, fragment_len };
             let store = store::Store::new(geometry, optimizer.compile()?)?;
-            Ok(Self { shard: Arc::new(Shard::new(store)) })
+            Ok(Self { shard: Arc::new(Shard::new(store).with_codec(codec)) })
         })
     }
 
@@ -307,7 +306,7 @@ impl Store {
         self.store().kept()
     }
 
-    /// Bytes: parameters, state, spare, table, pinned.
+    /// Bytes: parameters, state, spare, table, pinned, decoded.
     fn memory(&self) -> BTreeMap<&'static str, usize> {
         let memory = self.store().memory();
         BTreeMap::from([
@@ -316,6 +315,7 @@ impl Store {
             ("spare", memory.spare),
             ("table", memory.table),
             ("pinned", memory.pinned),
+            ("decoded", self.shard.decoded_bytes()),
         ])
     }
 }

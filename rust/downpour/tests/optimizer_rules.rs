@@ -6,6 +6,7 @@
 mod optimizer_twin;
 
 use downpour::kernel::{Gradient, Level};
+use downpour::number::NumberError;
 use downpour::optimizer::{self, Optimizer, OptimizerError};
 use downpour::store::{ApplyError, Geometry, Store};
 use optimizer_twin::{Part, Records, Twin, bits, chains, compile, part};
@@ -119,7 +120,10 @@ fn numbers_are_read_strictly() {
     let numbers = |lr: f64| part("sgd", &[("lr", lr)]);
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-60, 1e60] {
         let error = refusal(&[numbers(bad)]);
-        assert!(matches!(&error, OptimizerError::OutOfRange { name: "lr", .. }), "{bad} {error}");
+        assert!(
+            matches!(&error, OptimizerError::Number(NumberError::OutOfRange { name: "lr", .. })),
+            "{bad} {error}"
+        );
     }
     let message = refusal(&[numbers(-1.0)]).to_string();
     assert_eq!(message, "sgd: lr is -1, must be a finite f32 > 0");
@@ -192,10 +196,16 @@ fn every_part_refuses_missing_and_unknown_numbers() {
             let mut without = full.clone();
             let value = without.remove(name);
             let error = refusal(&[(rule.to_owned(), without.clone())]);
-            assert!(matches!(error, OptimizerError::MissingNumber { .. }), "{rule} {name}");
+            assert!(
+                matches!(error, OptimizerError::Number(NumberError::Missing { .. })),
+                "{rule} {name}"
+            );
             without.insert(format!("{name}_"), value.unwrap());
             let error = refusal(&[(rule.to_owned(), without)]);
-            assert!(matches!(error, OptimizerError::UnknownNumber { .. }), "{rule} {name}");
+            assert!(
+                matches!(error, OptimizerError::Number(NumberError::Unknown { .. })),
+                "{rule} {name}"
+            );
         }
     }
 }

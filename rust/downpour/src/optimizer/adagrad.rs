@@ -11,8 +11,8 @@
 //! `initial`.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers, single};
 use super::part::{Context, Rule, Terms};
+use crate::number::{Bound, Number, Numbers, single};
 
 #[derive(Clone, Copy)]
 pub(super) struct Adagrad {

@@ -16,8 +16,8 @@
 //! corrected root, as in algorithm 1 and torch.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers, power, single};
 use super::part::{Context, Rule, Terms};
+use crate::number::{Bound, Number, Numbers, power, single};
 
 #[derive(Clone, Copy)]
 pub(super) struct Adam {

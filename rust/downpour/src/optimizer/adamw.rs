@@ -11,8 +11,8 @@
 
 use super::OptimizerError;
 use super::adam::Adam;
-use super::number::{Bound, Number, Numbers, single};
 use super::part::{Context, Rule, Terms};
+use crate::number::{Bound, Number, Numbers, single};
 
 #[derive(Clone, Copy)]
 pub(super) struct AdamW {

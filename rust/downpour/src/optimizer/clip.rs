@@ -1,8 +1,8 @@
 //! Clamp each element of the gradient to `[-max, max]`.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers};
 use super::part::Change;
+use crate::number::{Bound, Number, Numbers};
 
 #[derive(Clone, Copy)]
 pub(super) struct Clip {

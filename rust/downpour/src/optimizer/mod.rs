@@ -37,7 +37,6 @@ mod adamw;
 mod change;
 mod clip;
 mod momentum;
-mod number;
 mod part;
 mod planes;
 mod rule;
@@ -52,8 +51,8 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::kernel::Level;
+use crate::number::{NumberError, Numbers};
 use change::{CompiledChange, scaled};
-use number::Numbers;
 use part::{CompiledSchedule, Context, Piece, Row, Terms};
 use planes::Window;
 pub(crate) use planes::Worst;
@@ -86,12 +85,8 @@ pub enum OptimizerError {
     Empty { known: String },
     #[error("part {part:?} is unknown; known are {known}")]
     UnknownPart { part: String, known: String },
-    #[error("{part} has no number {name:?}; its numbers are {known}")]
-    UnknownNumber { part: String, name: String, known: String },
-    #[error("{part} needs the number {name:?} ({bound})")]
-    MissingNumber { part: String, name: &'static str, bound: &'static str },
-    #[error("{part}: {name} is {value}, must be {bound}")]
-    OutOfRange { part: String, name: &'static str, value: f64, bound: &'static str },
+    #[error(transparent)]
+    Number(#[from] NumberError),
     #[error("the last part is {last:?}; it must be a rule: {known}")]
     NoRule { last: String, known: String },
     #[error("rule {part:?} is followed by {next:?}; a rule must be the last part, and only one")]

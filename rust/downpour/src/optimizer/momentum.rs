@@ -13,8 +13,8 @@
 //! is filled, so that changing `lr` acts at once.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers, single};
 use super::part::{Context, Rule, Terms};
+use crate::number::{Bound, Number, Numbers, single};
 
 #[derive(Clone, Copy)]
 pub(super) struct Momentum {

@@ -1,9 +1,9 @@
 //! What the pieces of a chain are: rules, changes of the gradient, and learning-rate schedules.
 
 use super::OptimizerError;
-use super::number::{Number, Numbers};
 use super::rule::{self, CompiledRule};
 use super::{change, change::CompiledChange};
+use crate::number::{Number, Numbers};
 
 /// What is known of an update beside its elements; the same for a whole fragment.
 #[derive(Clone, Copy, Debug, PartialEq)]

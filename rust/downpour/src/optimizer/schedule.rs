@@ -13,8 +13,8 @@
 //! Loshchilov, Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers, power};
 use super::part::{Context, Schedule};
+use crate::number::{Bound, Number, Numbers, power};
 
 pub(super) struct WarmUp {
     updates: f64,

@@ -1,8 +1,8 @@
 //! Plain stochastic gradient descent: `p = p - lr * g`.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers, single};
 use super::part::{Context, Rule, Terms};
+use crate::number::{Bound, Number, Numbers, single};
 
 #[derive(Clone, Copy)]
 pub(super) struct Sgd {

@@ -12,8 +12,8 @@
 //! form whose sum is not scaled by the learning rate.
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers};
 use super::part::Change;
+use crate::number::{Bound, Number, Numbers};
 
 #[derive(Clone, Copy)]
 pub(super) struct Trace {

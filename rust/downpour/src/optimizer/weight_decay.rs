@@ -1,8 +1,8 @@
 //! L2 regularisation: add `rate * p` to the gradient (not decoupled; see `adamw` for that).
 
 use super::OptimizerError;
-use super::number::{Bound, Number, Numbers};
 use super::part::Change;
+use crate::number::{Bound, Number, Numbers};
 
 #[derive(Clone, Copy)]
 pub(super) struct WeightDecay {

@@ -10,16 +10,19 @@
 //! record half settled. Records of different replicas hold different entries and meet only in the
 //! store.
 
+mod decoded;
 mod export;
 mod fetch;
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use crate::codec::{self, Codec};
 use crate::dedupe::{Claim, Entry, Ledger, Run, Verdict, lock};
 use crate::frame::Code;
 use crate::kernel::{DType, Gradient};
 use crate::store::{Applied, ApplyError, Store};
 
+use decoded::{Scratch, Scratches};
 pub use export::ImportError;
 pub use fetch::{Batch, GATHER_SIZE, Piece};
 
@@ -108,6 +111,8 @@ pub struct Shard {
     ledger: Ledger,
     gate: RwLock<()>,
     joint: fetch::Joint,
+    codec: Option<Arc<Codec>>,
+    decoded: Scratches,
 }
 
 impl Shard {
@@ -116,7 +121,29 @@ impl Shard {
     pub fn new(store: Store) -> Self {
         let joint = fetch::Joint::new(store.geometry());
         let gate = RwLock::new(());
-        Self { store: Arc::new(store), ledger: Ledger::default(), gate, joint }
+        let decoded = Scratches::new(store.geometry());
+        let (store, ledger) = (Arc::new(store), Ledger::default());
+        Self { store, ledger, gate, joint, codec: None, decoded }
+    }
+
+    /// The same, for records that this codec has encoded, too.
+    #[must_use]
+    pub fn with_codec(mut self, codec: Option<Arc<Codec>>) -> Self {
+        self.codec = codec;
+        self
+    }
+
+    /// The codec of records, beside none.
+    #[must_use]
+    pub fn codec(&self) -> Option<&Codec> {
+        self.codec.as_deref()
+    }
+
+    /// Bytes of memory that records are decoded into: a fragment for each thread that has decoded
+    /// at the same time as others.
+    #[must_use]
+    pub fn decoded_bytes(&self) -> usize {
+        self.decoded.bytes()
     }
 
     /// The store.
@@ -207,17 +234,38 @@ impl Shard {
             Claim::Unknown => return Err(Refused::because(Code::UnknownState)),
             Claim::Window => return Err(Refused::because(Code::Window)),
         }
-        let (0, Ok(dtype)) = (record.codec, DType::try_from(record.dtype)) else {
-            return Err(Refused::because(Code::Unsupported));
-        };
-        let gradient = Gradient::from_bytes(record.payload, dtype)
-            .map_err(|_| Refused::because(Code::Length))?;
+        let mut scratch = None;
+        let gradient = self.gradient(record, &mut scratch)?;
         let applied = self.store.apply(record.fragment as usize, gradient, record.scale)?;
         entry.complete(record.seq, applied.lsn);
         Ok(Outcome::Applied {
             lsn: applied.lsn,
             staleness: applied.version_before.saturating_sub(record.base_version),
         })
+    }
+
+    /// The elements of a record: its payload as it is, or decoded into `scratch`.
+    fn gradient<'s, 'a>(
+        &'s self,
+        record: &Record<'a>,
+        scratch: &'a mut Option<Scratch<'s>>,
+    ) -> Result<Gradient<'a>, Refused> {
+        let Ok(dtype) = DType::try_from(record.dtype) else {
+            return Err(Refused::because(Code::Unsupported));
+        };
+        if record.codec == codec::NONE {
+            return Gradient::from_bytes(record.payload, dtype)
+                .map_err(|_| Refused::because(Code::Length));
+        }
+        let codec = self.codec().filter(|codec| codec.number() == record.codec);
+        let Some(codec) = codec.filter(|_| dtype == codec::DECODED) else {
+            return Err(Refused::because(Code::Unsupported));
+        };
+        let len = self.fragment_len(record.fragment as usize);
+        let len = len.ok_or_else(|| Refused::because(Code::Fragment))?;
+        let target = &mut scratch.insert(self.decoded.take()).values_mut()[..len];
+        codec.decode(record.payload, target).map_err(|_| Refused::because(Code::Length))?;
+        Ok(Gradient::F32(target))
     }
 
     /// Pass the gate with the records.

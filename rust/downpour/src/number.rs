@@ -1,8 +1,20 @@
-//! The numbers of a part: their names, their bounds, and reading them strictly.
+//! The numbers of an optimizer's part or a codec: names, bounds, and reading them strictly.
 
 use std::collections::BTreeMap;
 
-use super::OptimizerError;
+use thiserror::Error;
+
+/// Why numbers are not those of the part that they were given for.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum NumberError {
+    #[error("{part} has no number {name:?}; its numbers are {known}")]
+    Unknown { part: String, name: String, known: String },
+    #[error("{part} needs the number {name:?} ({bound})")]
+    Missing { part: String, name: &'static str, bound: &'static str },
+    #[error("{part}: {name} is {value}, must be {bound}")]
+    OutOfRange { part: String, name: &'static str, value: f64, bound: &'static str },
+}
 
 /// What values a number may take. Checked before and after rounding to f32, so that a tiny
 /// positive step size cannot silently become zero.
@@ -14,6 +26,8 @@ pub(crate) enum Bound {
     Fraction,
     /// A whole number of at least 1.
     Whole,
+    /// A multiple of 16 from 16 to 65,536.
+    Block,
     Flag,
 }
 
@@ -25,6 +39,7 @@ impl Bound {
                 Self::NotNegative => value >= 0.0,
                 Self::Fraction => (0.0..1.0).contains(&value),
                 Self::Whole => value >= 1.0 && value.fract() == 0.0 && value < 9e15,
+                Self::Block => (16.0..=65536.0).contains(&value) && value % 16.0 == 0.0,
                 Self::Flag => value.to_bits() == 0 || value.to_bits() == 1.0_f64.to_bits(),
             }
     }
@@ -35,12 +50,13 @@ impl Bound {
             Self::NotNegative => "a finite f32 >= 0",
             Self::Fraction => "in [0, 1) as f32",
             Self::Whole => "a whole number >= 1",
+            Self::Block => "a multiple of 16 from 16 to 65536",
             Self::Flag => "0 or 1",
         }
     }
 }
 
-/// One number a part takes.
+/// One number that a part takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number {
     pub name: &'static str,
@@ -63,21 +79,21 @@ impl Numbers {
         part: &str,
         wanted: &[Number],
         given: &BTreeMap<String, f64>,
-    ) -> Result<Self, OptimizerError> {
+    ) -> Result<Self, NumberError> {
         if let Some(name) = given.keys().find(|name| !wanted.iter().any(|n| n.name == *name)) {
             let known = wanted.iter().map(|number| number.name).collect::<Vec<_>>().join(", ");
             let (part, name) = (part.to_owned(), name.clone());
-            return Err(OptimizerError::UnknownNumber { part, name, known });
+            return Err(NumberError::Unknown { part, name, known });
         }
         let mut read = Vec::with_capacity(wanted.len());
         for &Number { name, bound } in wanted {
             let part = part.to_owned();
             let Some(&value) = given.get(name) else {
-                return Err(OptimizerError::MissingNumber { part, name, bound: bound.words() });
+                return Err(NumberError::Missing { part, name, bound: bound.words() });
             };
             if !bound.holds(value) || !bound.holds(f64::from(single(value))) {
                 let bound = bound.words();
-                return Err(OptimizerError::OutOfRange { part, name, value, bound });
+                return Err(NumberError::OutOfRange { part, name, value, bound });
             }
             read.push((name, value));
         }
