@@ -141,8 +141,9 @@ class Store:
     """One shard's parameters and optimizer state as published stripes.
 
     len elements, cut in stripes of stripe_len; fragment_len (a multiple of stripe_len) elements
-    make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free; an update is applied by whoever
-    holds the stripe's claim. Updates of a fragment are applied in ticket order (see apply).
+    make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free; an
+    update is applied by whoever holds the stripe's claim. Updates of a fragment are applied in
+    ticket order (see apply).
     """
     def __new__(
         cls,

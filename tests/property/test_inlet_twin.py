@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from pydownpour import _core, errors
 from tests.reference import inlet as twin
+from tests.reference.codecs import Int8
 from tests.reference.frames import Frame
 
 LEN, FRAGMENT_LEN = 80, 32
+BLOCK = 16
 FRAGMENTS = 3
 SIZES = {1: "f4", 2: "f8", 3: "f2"}
 
@@ -24,7 +26,9 @@ runs = st.fixed_dictionaries({
     "first_incomplete": st.integers(1, 6),
     "fragments": st.lists(st.integers(0, FRAGMENTS), max_size=5),
     "dtype": st.sampled_from([1, 2, 3, 7]),
-    "codec": st.sampled_from([0, 0, 0, 1]),
+    "codec": st.sampled_from([0, 0, 0, 1, 1, 2]),
+    "longer": st.integers(-1, 1),
+    "scale": st.sampled_from([0.5, 1.0, -1.0, np.inf, np.nan, 3e38]),
     "poison": st.booleans(),
     "decision": st.sampled_from(["accept", "accept", "skip"]),
     "cut": st.one_of(st.none(), st.integers(1, 200)),
@@ -33,7 +37,10 @@ runs = st.fixed_dictionaries({
 
 def make_store() -> _core.Store:
     optimizer = _core.Optimizer([("sgd", {"lr": 1.0})])
-    return _core.Store(len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer)
+    codec = _core.Codec("int8", {"block": BLOCK})
+    return _core.Store(
+        len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer, codec=codec
+    )
 
 
 def stream(run: dict[str, Any], number: int) -> bytes:
@@ -47,12 +54,22 @@ def stream(run: dict[str, Any], number: int) -> bytes:
         if run["poison"] and i == 1:
             values[3] = np.inf
         payload = values.astype(SIZES.get(run["dtype"], "f4")).tobytes()
+        if run["codec"]:
+            payload = encoded(max(elements, 4), number, run)
         data += Frame(
             2, **who, codec=run["codec"], dtype=run["dtype"], fragment=fragment,
             seq=run["first"] + i, version=number % 3, payload=payload,
         ).encode()  # fmt: skip
     data += Frame(8, seq=number).encode()
     return data if run["cut"] is None else data[: run["cut"]]
+
+
+def encoded(elements: int, number: int, run: dict[str, Any]) -> bytes:
+    """Codes as nobody of ours would send them, and now and then a byte more or less."""
+    scales = np.full(-(-elements // BLOCK), run["scale"], "<f4")
+    codes = (np.arange(elements) * 37 + number).astype(np.int8)
+    data = scales.tobytes() + codes.tobytes()
+    return data[: len(data) + min(run["longer"], 0)] + bytes(max(run["longer"], 0))
 
 
 def words(event: Any) -> str:
@@ -103,5 +120,5 @@ def values(store: _core.Store) -> tuple[bytes, bytes, int]:
 def test_the_twin_sees_and_does_the_same(cases: list[dict[str, Any]]) -> None:
     real, slow = make_store(), make_store()
     expected = converse(real, _core.ShardInlet, cases)
-    assert converse(twin.Store(slow, twin.Rules()), twin.Inlet, cases) == expected
+    assert converse(twin.Store(slow, twin.Rules(), Int8(BLOCK)), twin.Inlet, cases) == expected
     assert values(slow) == values(real)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pydownpour import _core, errors
-from tests.reference import frames, windows
+from tests.reference import codecs, frames, windows
 
 ELEMENT_SIZES = {1: 4, 2: 8, 3: 2, 4: 2}
 FOR_SHARD = {1, 2, 5, 8, 9, 10, 11}
@@ -59,10 +59,10 @@ class Refusal:
 
 
 class Store:
-    """The core's store with the twin's memory in place of its ledger."""
+    """The core's store with the twin's memory in place of its ledger, and its codec."""
 
-    def __init__(self, real: _core.Store, rules: Rules) -> None:
-        self.real, self.rules = real, rules
+    def __init__(self, real: _core.Store, rules: Rules, codec: codecs.Codec | None = None) -> None:
+        self.real, self.rules, self.codec = real, rules, codec
         self._pasts: dict[int, windows.Shard] = {}
         self._last_lsn: dict[int, int] = {}
 
@@ -116,16 +116,26 @@ class Store:
 
     def _apply(self, header: frames.Frame, scale: float) -> Refusal | None:
         seq, fragment, real = header.seq, header.fragment, self.real
-        if header.codec or header.dtype not in ELEMENT_SIZES:
+        payload: Any = header.payload
+        if header.dtype not in ELEMENT_SIZES:
             return Refusal(seq, fragment, _core.CODE_UNSUPPORTED)
-        if len(header.payload) % ELEMENT_SIZES[header.dtype]:
+        if header.codec == 0 and len(payload) % ELEMENT_SIZES[header.dtype]:
             return Refusal(seq, fragment, _core.CODE_LENGTH)
+        known = 0 if self.codec is None else self.codec.number
+        if header.codec and (header.codec != known or header.dtype != _core.DTYPE_F32):
+            return Refusal(seq, fragment, _core.CODE_UNSUPPORTED)
         if fragment >= real.fragments:
             return Refusal(seq, fragment, _core.CODE_FRAGMENT)
+        if header.codec and self.codec is not None:
+            elements = min(real.fragment_len, real.len - fragment * real.fragment_len)
+            try:
+                payload = self.codec.decode(payload, elements)
+            except ValueError:
+                return Refusal(seq, fragment, _core.CODE_LENGTH)
         try:
-            real.apply(fragment, header.payload, header.dtype, scale=scale)
+            real.apply(fragment, payload, header.dtype, scale=scale)
         except errors.NonFiniteGradient as error:
-            theirs = _core.check(header.payload, header.dtype)[0] > 0
+            theirs = _core.check(payload, header.dtype)[0] > 0
             code = _core.CODE_NON_FINITE if theirs else _core.CODE_RESULT_NON_FINITE
             details = error.details
             return Refusal(seq, fragment, code, details["count"], details["first_index"])

@@ -69,7 +69,7 @@ def test_a_store_tells_its_lengths() -> None:
     assert (store.fragments, store.planes, store.lsn) == (4, 0, 0)
     assert store.versions() == bytes(8 * 4)
     memory = store.memory()
-    assert set(memory) == {"parameters", "state", "spare", "table", "pinned"}
+    assert set(memory) == {"parameters", "state", "spare", "table", "pinned", "decoded"}
     assert memory["parameters"] >= 4 * LEN
 
 
