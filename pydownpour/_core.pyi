@@ -110,9 +110,7 @@ class Codec:
     is left in residual. Layouts and rounding: rust/downpour/src/codec. The same bits on every SIMD
     level. Raises ConfigError for an unknown codec, a missing, unknown or out-of-range number.
     """
-    def __new__(
-        cls, name: str, numbers: dict[str, float], *, simd: str | None = None
-    ) -> Codec: ...
+    def __new__(cls, name: str, numbers: dict[str, float], *, simd: str | None = None) -> Codec: ...
     @property
     def name(self) -> str: ...
     @property

@@ -17,7 +17,11 @@ LEN, STRIPE_LEN, FRAGMENT_LEN = 100, 16, 32
 
 def make_store(parts: Any = SGD, **numbers: int) -> _core.Store:
     """A small store, or one with other lengths."""
-    lengths = {"len": LEN, "stripe_len": STRIPE_LEN, "fragment_len": FRAGMENT_LEN} | numbers
+    lengths: dict[str, Any] = {
+        "len": LEN,
+        "stripe_len": STRIPE_LEN,
+        "fragment_len": FRAGMENT_LEN,
+    } | numbers
     return _core.Store(**lengths, optimizer=_core.Optimizer(parts))
 
 
