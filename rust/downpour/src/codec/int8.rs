@@ -23,10 +23,12 @@
 //! Codes are -127 to 127. An error is at most `scale / 2 * (1 + 2^-14)`: a product and a quotient
 //! are rounded before the code is, and the decoded element after it. The residual is exact,
 //! `code * scale + residual` is `x`: where the code is not 0, `x` and what it decodes to are within
-//! a factor of two, and the difference of such numbers is one (Sterbenz 1974). A block whose largest
-//! element is below `127 * 2^-126`, all zeros among them, has scale 0 and leaves everything in the
-//! residual: subnormal scales would break both promises. A block in which `127 * scale` would be
-//! infinite is refused, as NaN and infinity are: nothing this codec sends decodes to them.
+//! a factor of two, and the difference of such numbers is one (Sterbenz 1974).
+//!
+//! A block whose largest element is below `127 * 2^-126`, all zeros among them, has scale 0 and
+//! leaves everything in the residual: subnormal scales would break both promises. A block in which
+//! `127 * scale` would be infinite is refused, as NaN and infinity are: nothing this codec sends
+//! decodes to them.
 //!
 //! Not random: rounding is deterministic, and unbiased over time by the feedback (Karimireddy et
 //! al. 2019), not by chance as in QSGD.
