@@ -21,7 +21,7 @@ The map of the rooms; imports point downward only, and a test reads them::
     _core                    Rust: the store, the optimizers, frames and checksums
 
 A gradient's way: arrays -> layout -> frame -> net ... net -> frame -> admit -> apply -> ack, after
-which the replica knows its staleness. A fetch is the same road with a snapshot.
+which the replica knows its staleness. A fetch is the same way with a snapshot.
 
 Importing this package imports next to nothing: each public name is loaded when it is first used.
 """
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
         chain,
     )
     from pydownpour.policy import Downpour
+    from pydownpour.replica.joining import join
     from pydownpour.replica.replica import Replica
-    from pydownpour.replica.run import join
     from pydownpour.replica.work import Unit
     from pydownpour.sim.api import simulate
     from pydownpour.sim.compute.cost import ComputeModel
@@ -111,7 +111,7 @@ _HOMES = {
     "Work": "job",
     "__version__": "_core",
     "chain": "optimizers",
-    "join": "replica.run",
+    "join": "replica.joining",
     "simulate": "sim.api",
 }
 """Where the names that load lazily live."""

@@ -23,6 +23,7 @@ from pydownpour.net.client import Client
 from pydownpour.net.server import Call, FrameBody, Route, Server
 from pydownpour.optimizers import Part
 from pydownpour.policy.downpour import Downpour
+from pydownpour.replica.coordination import Coordination
 from pydownpour.replica.pushes import Push
 from pydownpour.replica.session import Session
 from pydownpour.wire import messages
@@ -169,17 +170,17 @@ class Pusher:
     def __init__(self, session: Session, layout: Layout) -> None:
         self.session, self.layout = session, layout
         self.gradient: Flat = np.full(layout.len, 1e-3, np.float32)
-        self._base = session.versions()
+        self._base = session.fetcher.versions()
         self._pushes = 0
 
     async def push(self) -> None:
         """Push the gradient, and wait until it is acknowledged."""
-        await self.session.wait_settled(self.start_push())
+        await self.session.outbox.wait_settled(self.start_push())
 
     def start_push(self) -> int:
         """Push the gradient; returns the push's index."""
         self._pushes += 1
-        self.session.push(
+        self.session.outbox.push(
             Push(
                 index=self._pushes,
                 values=self.gradient,
@@ -196,7 +197,7 @@ class Pusher:
         """Fetch every fragment, whatever is known already."""
         for link in self.session.links:
             link.lsn_known = 0
-        await self.session.fetch()
+        await self.session.fetcher.fetch()
 
 
 @contextlib.asynccontextmanager
@@ -212,8 +213,8 @@ async def pushing(url: str, layout: Layout, *, fallback: bool = False) -> AsyncI
     async with Client(url, access=access) as client:
         request = Join(nonce=secrets.token_hex(8))
         joined = await client.post("/v1/join", request, Joined)
-        session = Session(joined, layout, client, access, random.Random(1))
+        session = Session(Coordination(client, joined, layout), access, random.Random(1))
         for link in session.links:
             link.fallback = fallback
-        async with session:
+        async with session.taking_part():
             yield Pusher(session, layout)

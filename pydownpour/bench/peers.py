@@ -24,7 +24,7 @@ from pydownpour.job import Job, Work
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.optimizers import SGD
-from pydownpour.replica.run import join
+from pydownpour.replica.joining import join
 from pydownpour.shard.service import serve_shard
 
 
@@ -74,8 +74,8 @@ async def _pusher(coordinator: str, length: int) -> None:
             began = time.perf_counter()
             for _ in range(question["count"]):
                 pusher.start_push()
-                await pusher.session.wait_in_flight(1)
-            await pusher.session.wait_in_flight(0)
+                await pusher.session.outbox.wait_in_flight(1)
+            await pusher.session.outbox.wait_in_flight(0)
             _say(began=began, ended=time.perf_counter())
 
 

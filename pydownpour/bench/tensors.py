@@ -16,8 +16,8 @@ from pydownpour.bench.rows import Goal, Row, constant_row, row
 from pydownpour.bench.scale import Scale
 from pydownpour.layout import ArrayEntry, Layout
 from pydownpour.optimizers import SGD
+from pydownpour.replica.joining import join
 from pydownpour.replica.replica import Replica
-from pydownpour.replica.run import join
 
 SMALL_TENSORS, SMALL_LEN = 1_000, 1_000
 SMALL_MS = 1.2

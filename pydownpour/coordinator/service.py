@@ -211,7 +211,7 @@ class CoordinatorService:
         self._news.set()
 
     async def _hello(self, call: Call) -> Message:
-        """Ask a shard something at its own URL first: at the job's end all depends on that road."""
+        """Ask a shard something at its own URL first: at the job's end all depends on that way."""
         message = messages.decode(ShardHello, call.body)
         self.job.check_hello(message, _now())
         try:

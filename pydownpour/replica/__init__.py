@@ -3,11 +3,30 @@
 Two threads, loosely coupled, as in the paper's client: the user's code computes in its own; the
 ``session`` lives on an event loop of its own and pushes, fetches and reports in the background.
 
-    replica.py   what the user's function gets: parameters, work, step
-    work.py      leased units and their completion
-    portal.py    how the two threads reach each other
-    session.py   pushes in flight, fetches, heartbeats: everything that needs the network
-    link.py      one shard: connect, send, settle, reconnect, resend
-    stream.py    one connection
-    run.py       join, run a job's function, leave
+    in the user's thread
+    replica.py       what the user's function gets: parameters, work, step
+    guard.py         one call at a time, awaited, not from a forked child
+    trainer.py       what each of its calls does, step by step; asks the policy
+    accrual.py       gradients that no push carries yet
+    local_copy.py    the parameters the user reads
+    parameters.py    the mapping they are shown as
+
+    portal.py        how the two threads reach each other
+
+    on the session's loop
+    session.py       puts together and owns what follows
+    standing.py      how it all stands, and where everything waits
+    coordination.py  joining, leases, completions, heartbeats, leaving
+    work.py          leased units and their completion
+    outbox.py        pushes until they are answered
+    fetcher.py       parameters into the staging buffer
+    pushes.py        one push, and its records at each shard
+    link.py          one shard: connect, send, settle, reconnect, resend
+    transport.py     one connection: an upgraded stream, or POST and GET
+    pieces.py        how much one POST carries
+
+    membership.py    from joining to leaving: opens and closes all of it
+    run.py           join, run a job's function, leave
+    joining.py       the same for a loop that already exists
+    failure.py       the user's code raised: whose line, which unit
 """

@@ -1,4 +1,4 @@
-"""One replica's link to one shard: in order, at most once each, and never given up early.
+"""One replica's link to one shard: in order, until each record has its answer.
 
 Records are numbered by seq and sent in order. A record is settled when the shard says applied,
 duplicate or refused. A broken connection settles nothing: the link connects again and sends every
@@ -18,8 +18,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,10 @@ from pydownpour.fields import clip
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat
 from pydownpour.net.client import Client
 from pydownpour.net.pace import Pace, Watch
+from pydownpour.net.retry import Backoff
 from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 from pydownpour.replica.pushes import Part, Push
-from pydownpour.replica.roads import PostRoad, Road, StreamRoad
+from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
 from pydownpour.wire.messages import ShardEntry
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 
 BROKE_LEN_MAX: Final = 160
 """Characters of a broken connection's own words in a message about waiting."""
+BATCH_RECORDS: Final = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
+"""Records whose headers are made together, just before their bytes are written: 1 MiB."""
 RECORDS_IN_FLIGHT_MAX: Final = 768
 assert RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
 
@@ -60,6 +63,7 @@ class Link:
         entry: The shard.
         values: This shard's elements of the session's staging buffer: fetches land here.
         versions: The fragment versions of ``values``.
+        on_settled: Called with a push when the shard has answered for all of it.
     """
 
     def __init__(
@@ -73,7 +77,6 @@ class Link:
         fragment_len: int,
         wire_dtype: str,
         staging: Flat,
-        on_settled: Callable[[Push, int], None],
         rng: random.Random,
     ) -> None:
         self.entry, self.client, self.headers = entry, client, headers
@@ -105,28 +108,28 @@ class Link:
         self.bytes_received = 0
         self.fallback = False
         self.connected = False
-        """The shard has taken us in; set by the road."""
+        """The shard has taken us in."""
         self._wake = asyncio.Event()
         self._next_seq = 1
         self._fetches = 0
         self._fetched: asyncio.Future[None] | None = None
-        self._on_settled, self._rng = on_settled, rng
+        self.on_settled: Callable[[Push], object] = lambda push: None
         longest = min(fragment_len, entry.len) * self.item_size
         self.pieces = Pieces(limits.HEADER_SIZE + longest)
         """What a POST carries; outlives connections."""
         self._held = ""
         """What the shard said when it had no room for us, until it has."""
         self._held_until = 0.0
-        self._hold_s = limits.BACKOFF_MIN_S
+        self._holds = Backoff(rng)
         self._failures = 0
         """Connections that broke since something was settled or fetched."""
         self._failing_since = 0.0
         self._alive_at = 0.0
         """When the shard was last known to be there."""
-        self._delay_s = limits.BACKOFF_MIN_S
+        self._backoff = Backoff(rng)
         self.connect_patience_s = limits.CONNECT_TIMEOUT_S
         """For the next stream to open: longer each time, a link may be slow and its queue long."""
-        self._road: Road | None = None
+        self._transport: Transport | None = None
         self._broke = ""
         """What the last connection, or try at one, ended with."""
 
@@ -157,8 +160,10 @@ class Link:
 
     def traffic(self) -> tuple[int, int]:
         """Bytes (sent, received) so far, the open connection's included."""
-        sent, received = self._road.traffic() if self._road is not None else (0, 0)
-        return self.bytes_sent + sent, self.bytes_received + received
+        open_one = self._transport
+        if open_one is None:
+            return self.bytes_sent, self.bytes_received
+        return self.bytes_sent + open_one.bytes_sent, self.bytes_received + open_one.bytes_received
 
     def describe(self) -> str:
         """Who this is, for messages."""
@@ -183,9 +188,7 @@ class Link:
         self._alive_at = asyncio.get_running_loop().time()
         while True:
             try:
-                async with self._open_road() as road:
-                    self._road = road
-                    await self._serve(road)
+                await self._connection()
             except UpgradeRefused as error:
                 log.warning("%s; falling back to POST and GET", error)
                 self.fallback = True
@@ -195,8 +198,21 @@ class Link:
                     raise
                 log.info("link to %s: %s", self.describe(), error)
                 self._ended(error, asyncio.get_running_loop().time())
-            await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.0))
-            self._delay_s = min(self._delay_s * 2, limits.BACKOFF_MAX_S)
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _connection(self) -> None:
+        """One connection, from its opening to its end."""
+        transport = self._transport = self._open_transport()
+        try:
+            async with transport:
+                await self._serve(transport)
+        finally:
+            self._transport = None
+            self.bytes_sent += transport.bytes_sent
+            self.bytes_received += transport.bytes_received
+            landed, behind = transport.landed()
+            if self.fetch_sent and self.fetch_wanted is not None and landed:
+                self._fetch_cut_off(behind)
 
     def _ended(self, error: DownpourError, now: float) -> None:
         """A connection broke, or none could be made.
@@ -229,50 +245,57 @@ class Link:
     def _got_somewhere(self) -> None:
         """Something was settled or fetched: what went wrong before is forgotten."""
         self._failures = 0
-        self._delay_s = self._hold_s = limits.BACKOFF_MIN_S
+        self._backoff.reset()
+        self._holds.reset()
         self._held = ""
 
-    def _open_road(self) -> Road:
+    def _open_transport(self) -> Transport:
         for part in self.queue:
             part.rewind()
         self.fetch_sent = False
-        return PostRoad(self) if self.fallback else StreamRoad(self)
+        landing = Landing(self.values, self.versions, self.fragment_len)
+        if self.fallback:
+            return PostTransport(self.client, self.headers, landing, self, pieces=self.pieces)
+        return StreamTransport(
+            self.client, self.headers, landing, self, patience_s=self.connect_patience_s
+        )
 
-    async def _serve(self, road: Road) -> None:
+    async def _serve(self, transport: Transport) -> None:
         """Send what there is to send; raises when the connection is gone."""
-        watch = self._watch(road)
+        watch = self._watch(transport)
         try:
             while True:
-                road.check()
+                transport.check()
                 self._wake.clear()
                 if self.fetch_wanted is not None and not self.fetch_sent:
                     self.fetch_sent = True
                     self._begun_at = self._lsn_heard
-                    await road.fetch(self.fetch_wanted, self.lsn_known, self._fetch_first)
+                    await transport.fetch(self.fetch_wanted, self.lsn_known, self._fetch_first)
                     continue
-                run = self._next_run(road.records_max)
+                run = self._next_run(transport.records_max)
                 if run is None:
                     await self._wake.wait()
                     continue
                 part, first, count = run
                 part.send(first, count)
-                await road.push(part, first, count)
+                if not await transport.push(self._run(part, first, count)):
+                    part.take_back(part.first_seq + first, count)
         finally:
             watch.stop()
 
-    def _watch(self, road: Road) -> Watch:
+    def _watch(self, transport: Transport) -> Watch:
         """Give the connection up if answers are due and for too long not a byte has moved."""
 
         def moved() -> int | None:
             is_busy = bool(self.queue) or self.fetch_wanted is not None
-            return road.moved() if is_busy else None
+            return transport.moved() if is_busy else None
 
         def give_up() -> None:
             words = (
                 f"{self.describe()} has {self.open_records} records open and for "
                 f"{limits.ACK_TIMEOUT_S:g} s no byte has moved (ACK_TIMEOUT_S); connecting again"
             )
-            road.abort(PeerLost(words, peer=self.entry.url))
+            transport.abort(PeerLost(words, peer=self.entry.url))
 
         return Watch(Pace(limits.ACK_TIMEOUT_S), moved, give_up)
 
@@ -290,10 +313,63 @@ class Link:
                 return (part, first, count) if count > 0 else None
         return None
 
-    # -- what the shard answers ------------------------------------------------------------------
+    def _run(self, part: Part, first: int, count: int) -> Run:
+        """Records first .. first + count - 1 of a part, as they are written."""
+        size = self.fragment_len * self.item_size
+        payload = len(part.data[first * size : (first + count) * size])
+        return Run(
+            self._announcement(part, first, count),
+            lambda: self._batches(part, first, count),
+            count,
+            count * limits.HEADER_SIZE + payload,
+        )
 
-    def wake(self) -> None:
-        """Something happened on the connection."""
+    def _announcement(self, part: Part, first: int, count: int) -> bytes:
+        head = self.queue[0]
+        return frames.push(
+            replica=self.replica,
+            incarnation=self.incarnation,
+            seq=part.first_seq + first,
+            count=count,
+            continues=part.next_run() is not None,
+            notice=part.notice(head.first_seq + head.first_open),
+        )
+
+    def _batches(self, part: Part, first: int, count: int) -> Iterator[list[Any]]:
+        """Checksums are made just before the bytes are sent, and find them in the cache."""
+        for start in range(first, first + count, BATCH_RECORDS):
+            yield self._records(part, start, min(BATCH_RECORDS, first + count - start))
+
+    def _records(self, part: Part, first: int, count: int) -> list[Any]:
+        """Headers and payloads, alternating, of some records."""
+        headers = memoryview(
+            _core.fragment_headers(
+                part.data,
+                self.dtype_code,
+                fragment_len=self.fragment_len,
+                first_fragment=first,
+                count=count,
+                replica=self.replica,
+                incarnation=self.incarnation,
+                first_seq=part.first_seq + first,
+                versions=part.push.base[self.entry.index],
+            )
+        )
+        size = self.fragment_len * self.item_size
+        buffers: list[Any] = []
+        for i in range(count):
+            buffers.append(headers[i * limits.HEADER_SIZE : (i + 1) * limits.HEADER_SIZE])
+            buffers.append(part.data[(first + i) * size : (first + i + 1) * size])
+        return buffers
+
+    # -- what the transport reports --------------------------------------------------------------
+
+    def on_open(self) -> None:
+        """The shard has taken us in."""
+        self.connected = True
+
+    def on_lost(self) -> None:
+        """The connection is gone."""
         self._wake.set()
 
     def on_frame(self, frame: _core.Frame) -> None:
@@ -334,7 +410,7 @@ class Link:
         """An answer that takes long begins at an LSN."""
         self._begun_at = max(self._begun_at, lsn)
 
-    def fetch_cut_off(self, first: int) -> None:
+    def _fetch_cut_off(self, first: int) -> None:
         """The fetch in progress was cut off; fragments before ``first`` have landed."""
         self._got_somewhere()
         self._fetch_first = first
@@ -376,10 +452,9 @@ class Link:
         if not self._held:
             log.warning("%s: %s; trying again", self.describe(), words)
         self._held = words
-        delay_s = self._hold_s * self._rng.uniform(0.5, 1.0)
+        delay_s = self._holds.next_s()
         self._held_until = loop.time() + delay_s
-        self._hold_s = min(self._hold_s * 2, limits.BACKOFF_MAX_S)
-        loop.call_later(delay_s, self.wake)
+        loop.call_later(delay_s, self._wake.set)
 
     def _settle(
         self,
@@ -405,5 +480,5 @@ class Link:
             if part.open == 0:
                 self.queue.remove(part)
                 push.open_parts -= 1
-                self._on_settled(push, self.entry.index)
+                self.on_settled(push)
         self._wake.set()

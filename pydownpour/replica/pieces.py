@@ -7,7 +7,7 @@ from typing import Final, final
 from pydownpour import limits
 
 RECORDS_MAX: Final = 128
-"""Records announced at once, over either road: 32 MiB of float32."""
+"""Records announced at once, over either transport: 32 MiB of float32."""
 
 
 @final

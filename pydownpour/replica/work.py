@@ -11,19 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import Final, final
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final, Protocol, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import config, limits
 from pydownpour.fields import clip
-from pydownpour.replica.session import Session
+from pydownpour.replica.coordination import Coordination
+from pydownpour.replica.outbox import Outbox
 from pydownpour.sampling import samples_at
 from pydownpour.wire.messages import Completion, UnitEntry, UnitFailure, WorkEntry
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PREFETCH_UNIT_S: Final = 1.0
 """Units quicker than this are leased one ahead; slower ones would be missed by idle replicas."""
@@ -81,12 +84,26 @@ class Unit:
             self.loss = self.loss * ((self.losses - 1) / self.losses) + loss / self.losses
 
 
+class Spawn(Protocol):
+    """Runs something beside the rest; see :meth:`pydownpour.replica.session.Session.spawn`."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T | None]:
+        """Its result is None if it failed."""
+
+
 @final
 class Leases:
-    """The units of one replica, on the session's loop."""
+    """The units of one replica, on the session's loop.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    Args:
+        coordination: Where units come from and are reported.
+        outbox: Says which pushes are applied.
+        spawn: Starts requests that nobody waits for yet.
+    """
+
+    def __init__(self, coordination: Coordination, outbox: Outbox, spawn: Spawn) -> None:
+        self._coordination, self._outbox, self._spawn = coordination, outbox, spawn
+        self._standing = coordination.standing
         self._ahead: asyncio.Task[UnitEntry | None] | None = None
         self._finished: deque[tuple[int, Completion, str]] = deque()
         """(push with its last gradient, what to report once that is applied, why it cannot be),
@@ -109,7 +126,7 @@ class Leases:
         """
         self._finished.append((push_index, completion, failure))
         if self._reporting is None or self._reporting.done():
-            self._reporting = self._session.spawn(self._report(), "completions")
+            self._reporting = self._spawn(self._report(), "completions")
 
     async def next(self, *, accrued: bool, ahead: bool) -> UnitEntry | str | None:
         """The next unit; None when the work is done; "flush" to ask for what is accrued.
@@ -120,7 +137,7 @@ class Leases:
             ahead: Lease the unit after it already.
         """
         while True:
-            if self._session.job_state == "done":
+            if self._standing.job_state == "done":
                 return None
             if self._is_full:
                 if accrued:
@@ -128,35 +145,38 @@ class Leases:
                 await self.settle()
             task, self._ahead = self._ahead, None
             entry = await task if task is not None else await self._lease()
+            self._standing.check()
             if entry is not None:
                 if ahead and not self._is_full:
-                    self._ahead = self._session.spawn(self._lease(), "lease")
+                    self._ahead = self._spawn(self._lease(), "lease")
                 return entry
             if self._done():
                 return None
             if accrued:
                 return "flush"
             self.waited = True
-            await self._session.pause(self._wait_s)
+            await self._standing.sleep(self._wait_s)
+            self._standing.check()
 
     async def settle(self) -> None:
         """Wait until every finished unit is reported."""
         if self._reporting is not None:
             await self._reporting
+            self._standing.check()
 
     @property
     def _is_full(self) -> bool:
         return len(self._held) >= limits.LEASES_PER_REPLICA_MAX
 
     def _done(self) -> bool:
-        return self._ended or self._session.job_state == "done"
+        return self._ended or self._standing.job_state == "done"
 
     _ended = False
     _wait_s = limits.HEARTBEAT_S
 
     async def _lease(self) -> UnitEntry | None:
         await self._tell()  # or a unit that is done could be lent again, to us or to another
-        answer = await self._session.lease(1, sorted(self._held))
+        answer = await self._coordination.lease(1, sorted(self._held))
         self.reason = answer.reason
         self._ended = answer.done
         self._wait_s = min(max(answer.wait_s, limits.BACKOFF_MIN_S), limits.HEARTBEAT_S)
@@ -167,7 +187,7 @@ class Leases:
 
     async def _report(self) -> None:
         while self._finished:
-            await self._session.wait_settled(self._finished[0][0])
+            await self._outbox.wait_settled(self._finished[0][0])
             await self._tell()
 
     async def _tell(self) -> None:
@@ -176,7 +196,7 @@ class Leases:
             applied, failures = self._settled()
             if not applied and not failures:
                 return
-            answer = await self._session.complete(applied, failures)
+            answer = await self._coordination.complete(applied, failures)
             self._held.difference_update(unit.lease for unit in applied)
             self.completed += len(applied)
             for unit, counted in zip(applied, answer.counted, strict=True):
@@ -192,10 +212,10 @@ class Leases:
         failures: list[UnitFailure] = []
         while self._finished and len(applied) + len(failures) < limits.COMPLETIONS_MAX:
             push_index, unit, words = self._finished[0]
-            if not self._session.is_settled(push_index):
+            if not self._outbox.is_settled(push_index):
                 break
             self._finished.popleft()
-            refused = self._session.not_applied.pop(unit.lease, None)
+            refused = self._outbox.not_applied.pop(unit.lease, None)
             if refused is None and not words:
                 applied.append(unit)
                 continue

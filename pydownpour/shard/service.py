@@ -6,10 +6,9 @@ coordinator. It gives up only when nobody has answered for ``limits.JOIN_PATIENC
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar, final
 
 import numpy as np
@@ -18,7 +17,6 @@ import pydownpour
 from pydownpour import limits
 from pydownpour.errors import (
     ConfigError,
-    DownpourError,
     Fenced,
     JobFailed,
     NotReady,
@@ -31,8 +29,8 @@ from pydownpour.net import process
 from pydownpour.net.access import Access, Bind, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
+from pydownpour.net.retry import patiently
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
-from pydownpour.net.waiting import Waiting
 from pydownpour.policy import UsersPolicy
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
@@ -179,9 +177,9 @@ class ShardService:
         has come is kept.
         """
         loading = _Loading(Shard(assigned, self._policy))
-        shard = self._shard = await _patiently(
+        shard = self._shard = await patiently(
             lambda: loading.go_on(client),
-            f"the parameters from {client.url}",
+            whom=f"the parameters from {client.url}",
             progress=lambda: loading.loaded,
         )
         log.info(
@@ -352,9 +350,9 @@ class ShardService:
 
 async def _register(client: Client, hello: ShardHello) -> ShardAssigned:
     """Offer this process until a coordinator takes it."""
-    return await _patiently(
+    return await patiently(
         lambda: client.post("/v1/shard", hello, ShardAssigned),
-        f"the coordinator at {client.url} to take this shard",
+        whom=f"the coordinator at {client.url} to take this shard",
     )
 
 
@@ -403,28 +401,3 @@ class _Loading:
             )
         self._shard.ready = True
         return self._shard
-
-
-async def _patiently(
-    ask: Callable[[], Awaitable[T]], whom: str, *, progress: Callable[[], int] = lambda: 0
-) -> T:
-    """Ask again while that may help; says for whom it waits.
-
-    That is for ``limits.JOIN_PATIENCE_S`` without progress.
-    """
-    loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
-    delay_s, before = limits.BACKOFF_MIN_S, progress()
-    async with Waiting(whom) as waiting:
-        while True:
-            try:
-                return await ask()
-            except DownpourError as error:
-                if progress() != before:
-                    give_up_at = loop.time() + limits.JOIN_PATIENCE_S
-                    delay_s, before = limits.BACKOFF_MIN_S, progress()
-                if not error.retryable or loop.time() > give_up_at:
-                    raise
-                waiting.note(error)
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, limits.BACKOFF_MAX_S)

@@ -390,5 +390,5 @@ class _Fetch:
 
 
 def fetch_batches(shard: Shard, request: int, since: int, first: int = 0) -> _Fetch:
-    """The answer to a fetch, for the GET road."""
+    """The answer to a fetch, over GET."""
     return _Fetch(shard, request, since, first)

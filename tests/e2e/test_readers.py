@@ -87,7 +87,7 @@ def headers_of(replica: int) -> dict[str, str]:
     }
 
 
-async def stuck_reader(url: str, headers: dict[str, str], road: str = "get") -> socket.socket:
+async def stuck_reader(url: str, headers: dict[str, str], transport: str = "get") -> socket.socket:
     """Asks for everything, and takes no more than the first bytes."""
     loop = asyncio.get_running_loop()
     host, port = url.removeprefix("http://").split(":")
@@ -96,14 +96,14 @@ async def stuck_reader(url: str, headers: dict[str, str], road: str = "get") -> 
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await loop.sock_connect(sock, (host, int(port)))
     said = {"Host": f"{host}:{port}", **headers}
-    if road == "stream":
+    if transport == "stream":
         said |= {"Connection": "Upgrade", "Upgrade": messages.UPGRADE}
-    path = "/v1/fetch?since=0" if road == "get" else "/v1/stream"
+    path = "/v1/fetch?since=0" if transport == "get" else "/v1/stream"
     head = "".join(f"{name}: {text}\r\n" for name, text in said.items())
     await loop.sock_sendall(sock, f"GET {path} HTTP/1.1\r\n{head}\r\n".encode())
-    status = b"HTTP/1.1 200" if road == "get" else b"HTTP/1.1 101"
+    status = b"HTTP/1.1 200" if transport == "get" else b"HTTP/1.1 101"
     assert (await loop.sock_recv(sock, len(status))) == status
-    if road == "stream":
+    if transport == "stream":
         while not (await loop.sock_recv(sock, 4096)).endswith(b"\r\n\r\n"):
             pass
         await loop.sock_sendall(sock, frames.fetch(request=1, since=0))
@@ -128,13 +128,13 @@ def push_everywhere(shard: Shard) -> None:
         shard.store.apply(fragment, gradient, 1)
 
 
-@pytest.mark.parametrize("road", ["get", "stream"])
+@pytest.mark.parametrize("transport", ["get", "stream"])
 async def test_readers_that_are_reset_leave_nothing_behind(
-    road: str, serving: tuple[Server, Shard], no_collector: None
+    transport: str, serving: tuple[Server, Shard], no_collector: None
 ) -> None:
     server, shard = serving
     for _ in range(3):
-        readers = [await stuck_reader(server.url, headers_of(i), road) for i in range(1, 9)]
+        readers = [await stuck_reader(server.url, headers_of(i), transport) for i in range(1, 9)]
         push_everywhere(shard)
         for reader in readers:
             reset(reader)
@@ -143,14 +143,14 @@ async def test_readers_that_are_reset_leave_nothing_behind(
     assert shard.store.memory()["pinned"] == 0
 
 
-@pytest.mark.parametrize("road", ["get", "stream"])
+@pytest.mark.parametrize("transport", ["get", "stream"])
 async def test_a_reader_that_takes_nothing_for_long_loses_its_connection(
-    road: str, serving: tuple[Server, Shard], monkeypatch: pytest.MonkeyPatch
+    transport: str, serving: tuple[Server, Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "READER_WINDOW_S", 0.2)
     server, shard = serving
     loop = asyncio.get_running_loop()
-    reader = await stuck_reader(server.url, headers_of(1), road)
+    reader = await stuck_reader(server.url, headers_of(1), transport)
     async with asyncio.timeout(PATIENCE_S):
         while reader.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != errno.ECONNRESET:
             assert await loop.sock_recv(reader, 1)  # a byte now and then is not enough

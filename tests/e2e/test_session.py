@@ -1,4 +1,4 @@
-"""A replica's session on real sockets: settlement, broken connections, the other road."""
+"""A replica's session on real sockets: settlement, broken connections, the other transport."""
 
 from __future__ import annotations
 

@@ -60,15 +60,15 @@ async def check_applied(stage: Stage, stranger: Stranger, pushes: int) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("road", ["stream", "post"])
+@pytest.mark.parametrize("transport", ["stream", "post"])
 async def test_a_raw_push_with_nan_is_refused_counted_and_named(
-    stage: Stage, value: float, road: str
+    stage: Stage, value: float, transport: str
 ) -> None:
     stranger = await Stranger.join(stage.url)
     values = np.full(LENGTH, -1.0, np.float32)
     values[17] = value
     body = stranger.push(values)
-    if road == "post":
+    if transport == "post":
         answers = await stranger.post(body)
     else:
         async with stranger.stream() as stream:

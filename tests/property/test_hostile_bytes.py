@@ -349,7 +349,6 @@ async def hear(listed: list[bytes]) -> Link:
         fragment_len=FRAGMENT_LEN,
         wire_dtype="float32",
         staging=np.zeros(LENGTH, np.float32),
-        on_settled=lambda push, shard: None,
         rng=random.Random(0),
     )
     values = np.zeros(LENGTH, np.float32)

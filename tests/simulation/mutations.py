@@ -24,9 +24,9 @@ from pydownpour.coordinator.units import Recorded
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica import link as link_module
 from pydownpour.replica.link import Link
+from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Part
-from pydownpour.replica.replica import Trainer
-from pydownpour.replica.session import Session
+from pydownpour.replica.trainer import Trainer
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.state import Shard
@@ -101,16 +101,16 @@ def no_resend(patch: Patch) -> None:
 
 
 def resend_under_new_seqs(patch: Patch) -> None:
-    open_road = Link._open_road
+    open_transport = Link._open_transport
 
     def renumbered(self: Link) -> Any:
         for part in self.queue:
             if part.first_open == 0 and part.sent:
                 part.first_seq = self._next_seq
                 self._next_seq += part.count
-        return open_road(self)
+        return open_transport(self)
 
-    patch.setattr(Link, "_open_road", renumbered)
+    patch.setattr(Link, "_open_transport", renumbered)
 
 
 def no_push_window(patch: Patch) -> None:
@@ -195,7 +195,7 @@ def unit_before_its_pushes(patch: Patch) -> None:
     async def report(self: Leases) -> None:
         while self._finished:
             ready = [self._finished.popleft()[1]]
-            await self._session.complete(ready, [])
+            await self._coordination.complete(ready, [])
             self.completed += len(ready)
 
     patch.setattr(Leases, "_report", report)
@@ -204,10 +204,10 @@ def unit_before_its_pushes(patch: Patch) -> None:
 def accrued_work_counts(patch: Patch) -> None:
     """A unit whose gradients no push carries yet waits for nothing."""
 
-    def is_settled(self: Session, index: int) -> bool:
-        return all(open_index > index for open_index in self.pushes)
+    def is_settled(self: Outbox, index: int) -> bool:
+        return all(open_index > index for open_index in self.open)
 
-    patch.setattr(Session, "is_settled", is_settled)
+    patch.setattr(Outbox, "is_settled", is_settled)
 
 
 def books_stay_open(patch: Patch) -> None:
@@ -229,15 +229,15 @@ def stopped(seed: int, plan: str) -> World:
 
 def lost_settlement(patch: Patch) -> None:
     """A broken connection settles what was on its way."""
-    open_road = Link._open_road
+    open_transport = Link._open_transport
 
     def settled(self: Link) -> Any:
         for part in list(self.queue):
             if part.sent:
                 self._settle(part.first_seq, part.sent)
-        return open_road(self)
+        return open_transport(self)
 
-    patch.setattr(Link, "_open_road", settled)
+    patch.setattr(Link, "_open_transport", settled)
 
 
 def trouble_is_hidden(patch: Patch) -> None:
@@ -249,7 +249,7 @@ def events_are_not_kept(patch: Patch) -> None:
 
 
 def silent_connections_are_kept(patch: Patch) -> None:
-    patch.setattr(Link, "_watch", lambda self, road: SimpleNamespace(stop=lambda: None))
+    patch.setattr(Link, "_watch", lambda self, transport: SimpleNamespace(stop=lambda: None))
 
 
 def fetch_claims_its_end(patch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""Links of 10 kB/s, over either road: slow and never lost. Shards without room are waited for."""
+"""Links of 10 kB/s, over either transport: slow, never lost. A shard without room is waited for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARAMETERS = 160_000
 BREAK_S = 45.0
 
 
-def slow_world(*, road: str, pushes: int = 2, replicas: int = 1, **settings: Any) -> World:
+def slow_world(*, transport: str, pushes: int = 2, replicas: int = 1, **settings: Any) -> World:
     oracle = Oracle(
         pushes=pushes,
         unit=1,
@@ -41,20 +41,20 @@ def slow_world(*, road: str, pushes: int = 2, replicas: int = 1, **settings: Any
         "faults": FaultPlan("slow links", settle_s=900.0),
         "own_links": (("replica", SLOW),),
         "compute": ComputeModel(base_s=0.5),
-        "proxied": 1.0 if road == "post" else 0.0,
+        "proxied": 1.0 if transport == "post" else 0.0,
         "virtual_s_max": 10_000.0,
         **settings,
     }
     return World(oracle.job, Settings(**everything), oracle=oracle)
 
 
-@pytest.mark.parametrize("road", ["stream", "post"])
-def test_a_link_of_ten_kilobytes_a_second_loses_nothing(road: str) -> None:
-    world = slow_world(road=road).run()
+@pytest.mark.parametrize("transport", ["stream", "post"])
+def test_a_link_of_ten_kilobytes_a_second_loses_nothing(transport: str) -> None:
+    world = slow_world(transport=transport).run()
     assert world.checks.violations == []
     (replica,) = world.report["replicas"]
     assert (replica["reconnects"], world.report["pushes"]["duplicate"]) == (0, 0)
-    assert replica["fallback"] == (road == "post")
+    assert replica["fallback"] == (transport == "post")
     assert world.virtual_s > 3 * PARAMETERS * 4 / limits.LINK_RATE_MIN  # two pushes and a fetch
 
 
@@ -75,16 +75,16 @@ def break_all(world: World, one: str, other: str) -> None:
 
 
 def test_a_slow_coordinator_gives_shards_their_parameters_and_reads_them_at_the_end() -> None:
-    world = slow_world(road="stream", own_links=(("coordinator", SLOW),))
+    world = slow_world(transport="stream", own_links=(("coordinator", SLOW),))
     break_now_and_then(world, "shard-0", "coordinator")
     assert world.run().checks.violations == []
     assert world.report["pushes"]["applied"] == 2
     assert world.virtual_s > 2 * PARAMETERS * 4 / limits.LINK_RATE_MIN
 
 
-@pytest.mark.parametrize("road", ["stream", "post"])
-def test_progress_on_a_slow_link_outlives_its_connections(road: str) -> None:
-    world = slow_world(road=road)
+@pytest.mark.parametrize("transport", ["stream", "post"])
+def test_progress_on_a_slow_link_outlives_its_connections(transport: str) -> None:
+    world = slow_world(transport=transport)
     break_now_and_then(world, "replica-0", "shard-0")
     assert world.run().checks.violations == []
     (replica,) = world.report["replicas"]
@@ -96,7 +96,7 @@ def test_a_push_that_a_shard_has_no_room_for_waits_and_says_for_whom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     admit = Shard.admit
-    world = slow_world(road="stream", pushes=20, own_links=())
+    world = slow_world(transport="stream", pushes=20, own_links=())
     said: set[str] = set()
 
     def is_full() -> bool:
@@ -114,12 +114,12 @@ def test_a_push_that_a_shard_has_no_room_for_waits_and_says_for_whom(
     assert any("(no block free)" in words for words in said)
 
 
-@pytest.mark.parametrize("road", ["stream", "post"])
+@pytest.mark.parametrize("transport", ["stream", "post"])
 def test_a_shard_without_memory_for_a_connection_is_waited_for(
-    road: str, monkeypatch: pytest.MonkeyPatch
+    transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inlet = Shard.inlet
-    world = slow_world(road=road, pushes=20, own_links=())
+    world = slow_world(transport=transport, pushes=20, own_links=())
     said: set[str] = set()
 
     def none_left(self: Shard) -> Any:
@@ -146,7 +146,7 @@ def test_a_record_that_a_store_has_no_block_for_waits_and_its_push_counts_once(
 ) -> None:
     use_twin(monkeypatch)
     settle = twin.Store.settle
-    world = slow_world(road="stream", pushes=12, own_links=())
+    world = slow_world(transport="stream", pushes=12, own_links=())
     turned_down: list[int] = []
 
     def sometimes(self: twin.Store, header: Any, scale: float) -> Any:

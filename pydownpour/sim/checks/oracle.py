@@ -29,7 +29,7 @@ from pydownpour.policy import Downpour
 from pydownpour.replica.pushes import Part, Push
 
 if TYPE_CHECKING:
-    from pydownpour.replica.replica import Trainer
+    from pydownpour.replica.trainer import Trainer
     from pydownpour.shard.state import Shard
     from pydownpour.sim.machines.process import SimProcess
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from pydownpour import limits
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.replica.link import RECORDS_IN_FLIGHT_MAX
-from pydownpour.replica.roads import BATCH_RECORDS
+from pydownpour.replica.link import BATCH_RECORDS, RECORDS_IN_FLIGHT_MAX
 from pydownpour.shard.state import Shard
 from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.oracle import Life
@@ -122,10 +121,11 @@ class ReplicasWithinWindows(Check):
     def look(self) -> Iterator[str]:
         """Count them."""
         for life in self.watched.lives.values():
-            session, most = life.trainer.session, life.trainer.in_flight_max
-            if len(session.pushes) > most + 1:
-                yield f"{life}: {len(session.pushes)} pushes open, at most {most} and one waiting"
-            for link in session.links:
+            trainer, most = life.trainer, life.trainer.in_flight_max
+            if len(trainer.outbox.open) > most + 1:
+                count = len(trainer.outbox.open)
+                yield f"{life}: {count} pushes open, at most {most} and one waiting"
+            for link in trainer.session.links:
                 if not link.queue:
                     continue
                 floor = link.queue[0].first_seq + link.queue[0].first_open

@@ -130,17 +130,14 @@ class Checks(logging.Handler):
     def replica_joined(self, process: SimProcess, replica: Replica) -> None:
         """A replica has joined; from now on its pushes are recorded."""
         trainer = replica._trainer
-        session = trainer.session
         life = Life(process, replica.id, replica.incarnation, trainer)
         self.watched.lives[process] = life
-        send = session.push
 
-        def recorded(push: Push) -> None:
-            send(push)
+        def pushed(push: Push) -> None:
             for check in self._checks:
                 check.pushed(life, push)
 
-        session.push = recorded  # type: ignore[method-assign]
+        trainer.outbox.on_push = pushed
         for check in self._checks:
             check.joined(life)
 
@@ -151,7 +148,7 @@ class Checks(logging.Handler):
             if self._is_small:
                 self._look(full=True)
             del self.watched.lives[process]
-            self.acked += life.trainer.session.acked
+            self.acked += life.trainer.outbox.acked
             for check in self._checks:
                 check.gone(life)
 
@@ -171,7 +168,7 @@ class Checks(logging.Handler):
         """The run is over."""
         self._look(full=True)
         for life in self.watched.lives.values():
-            self.acked += life.trainer.session.acked
+            self.acked += life.trainer.outbox.acked
         for check in self._checks:
             self._book(check, check.end())
 

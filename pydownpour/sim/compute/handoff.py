@@ -208,7 +208,7 @@ async def run_plain(
     """Run a job's plain function as a simulated replica."""
     trainer = replica._trainer
     handoff, before = ThreadHandoff(f"simulated {host.name}"), trainer.portal
-    blocking = BlockingReplica(trainer, asyncio.get_running_loop().time)
+    blocking = BlockingReplica(trainer)
 
     def main() -> None:
         function(ChargedBlockingReplica(blocking, handoff, model, host, rng))

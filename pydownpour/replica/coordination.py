@@ -1,0 +1,301 @@
+"""One replica and its coordinator: joining, leases, completions, heartbeats, leaving.
+
+Small JSON, never on the gradient path: a coordinator that is away is waited for, while pushes and
+fetches go on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar, final
+
+import pydownpour
+from pydownpour import limits
+from pydownpour.errors import (
+    ConfigError,
+    DownpourError,
+    Fenced,
+    JobFailed,
+    LayoutMismatch,
+)
+from pydownpour.layout import DTYPE_CODES, Layout, partition_of
+from pydownpour.net import process
+from pydownpour.net.access import check_not_plain
+from pydownpour.net.client import Client
+from pydownpour.net.heartbeat import Heartbeats
+from pydownpour.net.retry import patiently
+from pydownpour.replica.standing import Standing
+from pydownpour.wire import messages
+from pydownpour.wire.messages import (
+    Complete,
+    CompleteAnswer,
+    Completion,
+    Heartbeat,
+    HeartbeatAnswer,
+    JobLayout,
+    Join,
+    Joined,
+    LeaseAnswer,
+    LeaseRequest,
+    Leave,
+    ReplicaStats,
+    UnitFailure,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Goodbye:
+    """Why a replica leaves.
+
+    Attributes:
+        reason: In words; "" if it is through.
+        failed: That is a fault.
+        failure: It was the user's, at a unit.
+    """
+
+    reason: str = ""
+    failed: bool = False
+    failure: UnitFailure | None = None
+
+
+@final
+class Coordination:
+    """What a replica asks its coordinator and tells it, once it has joined.
+
+    Attributes:
+        joined: The coordinator's answer to the join.
+        layout: The job's.
+        standing: Told what the coordinator says of the job.
+        statistics: Makes this replica's counts, for heartbeats.
+        received: Bytes that each shard has sent us by now, by its index.
+    """
+
+    def __init__(self, client: Client, joined: Joined, layout: Layout) -> None:
+        self._client = client
+        self.joined, self.layout = joined, layout
+        self.standing = Standing(joined.job)
+        self.statistics: Callable[[], ReplicaStats] = ReplicaStats
+        self.received: Callable[[], Mapping[int, int]] = dict
+        self._asked_about: dict[int, int] = {}
+        """Bytes received by then from the shards that the coordinator asked about."""
+
+    @classmethod
+    async def join(
+        cls,
+        client: Client,
+        layout: Layout | None,
+        *,
+        name: str,
+        owner: str,
+        rng: random.Random,
+    ) -> Coordination:
+        """Ask to be taken in; the layout itself does not travel, unless it is not the job's.
+
+        Args:
+            client: Of the coordinator.
+            layout: What the replica will train; None takes the job's.
+            name: For people.
+            owner: See :func:`pydownpour.replica.run.run_replica`.
+            rng: Randomness of the nonce and of the pauses between two tries.
+
+        Raises:
+            LayoutMismatch: the layout is not the job's.
+            JobFailed: nobody answered for ``limits.JOIN_PATIENCE_S``.
+            ConfigError: the answer is of no use to this version.
+        """
+        asking = _Asking(client, rng)
+        if layout is None:
+            layout = await asking.layout()
+        joined = await asking.join(layout, name, owner)
+        partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
+        for shard in joined.shards:
+            check_not_plain(client.url, shard.url, f"shard {shard.index}")
+        return cls(client, joined, layout)
+
+    # -- work ------------------------------------------------------------------------------------
+
+    async def lease(self, count: int, held: list[int]) -> LeaseAnswer:
+        """Ask for units.
+
+        ``held`` names the leases this replica knows of: one whose answer was lost comes again.
+
+        Raises:
+            JobFailed: there will be no more, because the job failed.
+        """
+        request = LeaseRequest(
+            replica=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
+            count=count,
+            held=held,
+        )
+        answer = await self._ask("/v1/lease", request, LeaseAnswer)
+        if answer.failed:
+            self.standing.fail(JobFailed(answer.reason))
+            self.standing.check()
+        return answer
+
+    async def complete(
+        self, units: list[Completion], failures: list[UnitFailure]
+    ) -> CompleteAnswer:
+        """Report finished units, and those to give back."""
+        request = Complete(
+            replica=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
+            units=units,
+            failures=failures,
+        )
+        return await self._ask("/v1/complete", request, CompleteAnswer)
+
+    async def _ask(
+        self, path: str, request: messages.Message, answer: type[messages.M]
+    ) -> messages.M:
+        standing = self.standing
+
+        async def ask() -> messages.M:
+            standing.check()
+            return await self._client.post(path, request, answer)
+
+        async def sleep(seconds: float) -> None:
+            standing.check_not_done()
+            await standing.sleep(seconds)
+
+        try:
+            return await patiently(ask, sleep=sleep)
+        except Fenced as error:
+            standing.fail(error)
+        except DownpourError as error:
+            if not error.retryable:
+                raise
+            standing.fail(JobFailed(f"no answer from the coordinator: {error}"))
+        standing.check()
+        raise AssertionError("a session that failed says so")
+
+    # -- heartbeats ------------------------------------------------------------------------------
+
+    async def heartbeats(self) -> None:
+        """Say that we live, hear how the job stands; returns when it is done.
+
+        Raises:
+            Fenced, JobFailed: the coordinator's last word.
+        """
+        verdict = await Heartbeats(
+            self._client, every_s=self.joined.heartbeat_s, make=self._heartbeat, heard=self._heard
+        ).run()
+        if verdict.fenced:
+            raise Fenced(verdict.reason or "a newer incarnation of this replica lives")
+        if verdict.state == "failed":
+            raise JobFailed(verdict.reason)
+
+    def _heartbeat(self, with_counts: bool) -> Heartbeat:
+        return Heartbeat(
+            role="replica",
+            id=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
+            epoch=self.joined.epoch,
+            answering=self._answering(),
+            replica=self.statistics() if with_counts else None,
+            rss_peak_bytes=process.rss_peak_bytes(),
+        )
+
+    def _heard(self, answer: HeartbeatAnswer) -> None:
+        self.standing.heard(answer)
+        before, now = self._asked_about, self.received()
+        self._asked_about = {
+            index: before.get(index, now[index]) for index in answer.missed if index in now
+        }
+
+    def _answering(self) -> list[int]:
+        """Of the shards that the coordinator does not hear, those that sent us something since."""
+        before = self._asked_about
+        if not before:
+            return []
+        now = self.received()
+        self._asked_about = {index: now[index] for index in before}
+        return [index for index, count in before.items() if now[index] > count]
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def leave(self, goodbye: Goodbye) -> None:
+        """Say goodbye with the final counts, if anybody listens.
+
+        The answer may be that the job has failed meanwhile: ``standing`` knows then.
+        """
+        message = Leave(
+            replica=self.joined.replica,
+            incarnation=self.joined.incarnation,
+            secret=self.joined.secret,
+            reason=goodbye.reason,
+            stats=self.statistics(),
+            failed=goodbye.failed,
+            failure=goodbye.failure,
+        )
+        try:
+            answer = await self._client.post(
+                "/v1/leave", message, HeartbeatAnswer, timeout_s=limits.SHUTDOWN_S / 2
+            )
+        except DownpourError as error:
+            log.debug("goodbye was not heard: %s", error)
+        else:
+            self.standing.heard(answer)
+
+
+@final
+class _Asking:
+    """What is asked before the coordinator has taken us in."""
+
+    def __init__(self, client: Client, rng: random.Random) -> None:
+        self._client, self._rng = client, rng
+        self._whom = f"the coordinator at {client.url} to let this replica join"
+
+    async def join(self, layout: Layout, name: str, owner: str) -> Joined:
+        """Be taken in."""
+        client = self._client
+        request = Join(
+            fingerprint=layout.fingerprint,
+            version=pydownpour.__version__,
+            host=process.host_name(),
+            pid=process.pid(),
+            name=name,
+            owner=owner,
+            nonce=f"{self._rng.getrandbits(128):032x}",
+            wire_dtypes=list(DTYPE_CODES),
+            codecs=["none"],
+        )
+        try:
+            joined = await self._patiently(lambda: client.post("/v1/join", request, Joined))
+        except LayoutMismatch:
+            (await self.layout()).check_same(layout, whose="this replica")
+            raise
+        if joined.fingerprint != layout.fingerprint:
+            raise LayoutMismatch(f"{client.url} has begun another job while we joined; join again")
+        if joined.wire_dtype not in DTYPE_CODES:
+            raise ConfigError(f"the job pushes {joined.wire_dtype}, unknown to this version")
+        return joined
+
+    async def layout(self) -> Layout:
+        """The job's."""
+        answer = await self._patiently(
+            lambda: self._client.get("/v1/layout", JobLayout, size_max=limits.LAYOUT_SIZE_MAX)
+        )
+        return Layout.from_entries(answer.arrays)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await patiently(ask, whom=self._whom, rng=self._rng)
+        except DownpourError as error:
+            if not error.retryable:
+                raise
+            raise JobFailed(
+                f"could not join within {limits.JOIN_PATIENCE_S:g} s: {error}"
+            ) from error

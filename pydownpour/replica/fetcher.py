@@ -1,0 +1,96 @@
+"""The one way parameters come in: from every shard into the staging buffer, from there to the user.
+
+    user's thread                              session's loop
+    begin()  ------- portal.post(start) ----->  start(): one FETCH to each shard
+      ... computes ...                          bytes land in ``staging``
+                                                the last shard's has landed: completed += 1
+    landing()  <- true once, when none is on its way
+    copies ``staging``
+
+At most one fetch is on its way, and ``landing`` is true only when none is: what is copied is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour.layout import Flat
+from pydownpour.replica.link import Link
+from pydownpour.replica.standing import Standing
+
+
+@final
+class Fetcher:
+    """Fetches of a whole layout.
+
+    Args:
+        links: One to each shard; each writes into its elements of ``staging``.
+        staging: Where the newest parameters land.
+        standing: Told when they have.
+
+    Shapes:
+        staging: (elements of the layout,) float32.
+
+    Attributes:
+        completed: Fetches that landed from every shard. Written on the session's loop.
+    """
+
+    def __init__(self, links: Sequence[Link], staging: Flat, standing: Standing) -> None:
+        self._links, self._standing = links, standing
+        self.staging = staging
+        self.completed = 0
+        self._coming: list[asyncio.Future[None]] | None = None
+        self._asked = 0
+        """Of the user's thread: what ``completed`` is when no fetch is on its way."""
+        self._landed = 0
+        """Of the user's thread: the fetch it has copied."""
+
+    # -- on the session's loop -------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Fetch in the background, unless a fetch is already on its way."""
+        if self._coming is None:
+            self._coming = [link.fetch() for link in self._links]
+            for one in self._coming:
+                one.add_done_callback(self._moved)
+
+    def _moved(self, one: asyncio.Future[None]) -> None:
+        if self._coming is not None and all(one.done() for one in self._coming):
+            self._coming = None
+            self.completed += 1
+            self._standing.changed()
+
+    async def fetch(self) -> None:
+        """Fetch what is newer than now, and wait for it; the user's thread waits for us."""
+        await self._standing.wait(lambda: self._coming is None)
+        wanted = self.completed + 1
+        self.start()
+        await self._standing.wait(lambda: self.completed >= wanted)
+        self._asked = self.completed
+
+    # -- on the user's thread --------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """No fetch is on its way."""
+        return self._asked == self.completed
+
+    def begin(self) -> None:
+        """A fetch is on its way: ``start`` has been posted, or is about to be."""
+        self._asked += 1
+
+    def landing(self) -> bool:
+        """Whether ``staging`` is whole and newer than what was copied; then copy it now."""
+        if not self.is_idle or self._landed == self._asked:
+            return False
+        self._landed = self._asked
+        return True
+
+    def versions(self) -> tuple[NDArray[np.uint64], ...]:
+        """A copy of the fragment versions of ``staging``, one array per shard."""
+        return tuple(link.versions.copy() for link in self._links)

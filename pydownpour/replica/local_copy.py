@@ -1,0 +1,65 @@
+"""The replica's own copy of the parameters: what the user reads."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydownpour import _core
+from pydownpour.layout import Flat, Layout, numpy_dtype
+from pydownpour.replica.parameters import Parameters
+
+
+@final
+class LocalCopy:
+    """Named arrays over one flat run; of the user's thread.
+
+    Arrays that are float32 are views of ``flat``. The others are arrays of their own, rounded from
+    it after each change: what the user writes into them lasts until then.
+
+    Shapes:
+        flat: (elements of the layout,) float32.
+
+    Args:
+        layout: The job's.
+        landing: What a fetch does to it: ``replace`` or ``keep`` (its own progress since the last).
+
+    Attributes:
+        parameters: The arrays, by name.
+        base: The fragment versions it was fetched at, one array per shard.
+    """
+
+    def __init__(self, layout: Layout, landing: str) -> None:
+        self.flat: Flat = layout.zeros()
+        self._anchor = layout.zeros() if landing == "keep" else None
+        """What the last fetch brought, where the copy's own progress since then is kept."""
+        self._views = layout.views(self.flat)
+        self._foreign = {
+            spec.name: np.zeros(spec.shape, numpy_dtype(spec.dtype))
+            for spec in layout.arrays
+            if spec.dtype != "float32"
+        }
+        self.parameters = Parameters({**self._views, **self._foreign})
+        self.base: tuple[NDArray[np.uint64], ...] = ()
+
+    def land(self, values: Flat, versions: tuple[NDArray[np.uint64], ...]) -> None:
+        """Take what was fetched."""
+        if self._anchor is None:
+            np.copyto(self.flat, values)
+        else:
+            np.subtract(values, self._anchor, out=self._anchor)
+            np.add(self.flat, self._anchor, out=self.flat)
+            np.copyto(self._anchor, values)
+        self._round_foreign()
+        self.base = versions
+
+    def step(self, gradient: Flat, rate: float) -> None:
+        """Move it by one gradient: the local step between fetches."""
+        _core.step(self.flat, gradient, 1, rate)
+        self._round_foreign()
+
+    def _round_foreign(self) -> None:
+        for name, array in self._foreign.items():
+            array[...] = self._views[name]

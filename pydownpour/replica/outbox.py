@@ -1,0 +1,101 @@
+"""Pushes that have no definite answer yet, and what became of those that have.
+
+A push is given to every shard's link when it is posted, and kept until each of them has an answer
+for all its records. Its bytes are the outbox's as long as it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from pydownpour.histogram import Histogram
+from pydownpour.layout import Flat
+from pydownpour.replica.link import Link
+from pydownpour.replica.pushes import Push
+from pydownpour.replica.standing import Standing
+
+
+@final
+class Outbox:
+    """All of a replica's pushes; on the session's loop.
+
+    Args:
+        links: One to each shard.
+        standing: Told of each answer.
+
+    Attributes:
+        open: Pushes without a definite answer from every shard, by index, oldest first.
+        settled: Pushes that have one. The user's thread reads it.
+        acked, refused: Those that were applied; those of which a shard refused records.
+        refused_in_a_row: Pushes not applied since the last one that was; and why the last was not.
+        staleness: Of those that were applied.
+        not_applied: Lease -> why a gradient of its unit was not applied, until the unit is
+            reported; "" if that is the policy's way and nobody's fault.
+        released: Buffers of settled pushes, for the user's side to use again.
+        on_push: An observer: called with each push that the links have taken. Checks count on it.
+    """
+
+    def __init__(self, links: Sequence[Link], standing: Standing) -> None:
+        self._links, self._standing = links, standing
+        self.open: dict[int, Push] = {}
+        self.settled = 0
+        self.acked = self.refused = self.refused_in_a_row = 0
+        self.last_refusal = ""
+        self.staleness = Histogram()
+        self.not_applied: dict[int, str] = {}
+        self.released: list[Flat] = []
+        self.on_push: Callable[[Push], object] = lambda push: None
+        self._newest = 0
+        """The newest push we were given."""
+        for link in links:
+            link.on_settled = self._on_settled
+
+    def push(self, push: Push) -> None:
+        """Send a push to every shard in the background. Its buffer is ours until settled.
+
+        One that cannot be sent is settled at once, in its turn: nobody has applied it.
+        """
+        self._newest = push.index
+        if push.reason:
+            self._settled(push)
+            return
+        push.open_parts = len(self._links)
+        self.open[push.index] = push
+        for link in self._links:
+            link.push(push)
+        self.on_push(push)
+
+    def _on_settled(self, push: Push) -> None:
+        """One shard has answered for all of it."""
+        if push.open_parts == 0:
+            del self.open[push.index]
+            self._settled(push)
+
+    def _settled(self, push: Push) -> None:
+        self.settled += 1
+        if push.reason:
+            self.refused += push.refused > 0
+            self.refused_in_a_row += 1
+            self.last_refusal = push.reason
+            words = "" if push.by_policy else push.reason
+            for lease in push.leases:
+                self.not_applied[lease] = self.not_applied.get(lease) or words
+        else:
+            self.acked += 1
+            self.refused_in_a_row = 0
+            self.staleness.add(push.staleness)
+        self.released.append(push.values)
+        self._standing.changed()
+
+    def is_settled(self, index: int) -> bool:
+        """True when every push up to ``index`` was made and has a definite answer."""
+        return index <= self._newest and all(open_index > index for open_index in self.open)
+
+    async def wait_settled(self, index: int) -> None:
+        """Wait until every push up to ``index`` was made and answered for by every shard."""
+        await self._standing.wait(lambda: self.is_settled(index))
+
+    async def wait_in_flight(self, at_most: int) -> None:
+        """Wait until at most so many pushes are open."""
+        await self._standing.wait(lambda: len(self.open) <= at_most)

@@ -1,0 +1,131 @@
+"""How a replica stands in its job, and where its tasks wait for that, or anything, to change.
+
+taking part -> over (the job evaluates or is done)   no step counts any more
+            -> failed (fenced, job failed, ...)      raised to whoever waits, now or later
+            -> left                                  it said goodbye
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import final
+
+from pydownpour.errors import ClosedError
+from pydownpour.wire import messages
+from pydownpour.wire.messages import HeartbeatAnswer
+
+
+@final
+class Standing:
+    """Told what happened; everything of a session waits here.
+
+    Written on the session's loop; the user's thread reads single attributes and calls ``check``.
+
+    Args:
+        job: Its name, for words.
+
+    Attributes:
+        failure: What ended the session, or None.
+        has_left: It said goodbye, or is about to.
+        job_state, job_reason: As the coordinator last said.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self.failure: BaseException | None = None
+        self.has_left = False
+        self.job_state: messages.JobStateName = "running"
+        self.job_reason = ""
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """The session cannot go on; the first reason is kept."""
+        self.failure = self.failure or error
+        self.changed()
+
+    def heard(self, answer: HeartbeatAnswer) -> None:
+        """The coordinator said how the job stands."""
+        if not answer.fenced:
+            self.job_state, self.job_reason = answer.state, answer.reason
+            self.changed()
+
+    def leave(self) -> None:
+        """Nobody waits any longer."""
+        self.has_left = True
+        self.changed()
+
+    def changed(self) -> None:
+        """Wake those who wait for what now holds, and all if nothing more will come."""
+        ended = self.is_ended
+        for waiter in [w for w, until in self._waiting.items() if ended or until()]:
+            del self._waiting[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- how it stands ---------------------------------------------------------------------------
+
+    @property
+    def is_ended(self) -> bool:
+        """There is nothing more to wait for."""
+        return self.failure is not None or self.has_left or self.job_state == "done"
+
+    @property
+    def job_is_over(self) -> bool:
+        """As far as the coordinator has told: no step counts any more."""
+        return self.job_state in ("evaluating", "done")
+
+    def check(self) -> None:
+        """Raise what ended the session, if something did."""
+        if self.failure is not None:
+            raise self.failure
+        if self.has_left:
+            raise ClosedError("this replica has left the job")
+
+    def check_training(self) -> None:
+        """Raise if there is no sense in another step."""
+        self.check()
+        if self.job_is_over:
+            raise self._over()
+
+    def check_not_done(self) -> None:
+        """Raise if the job is done: then its coordinator has ended, too."""
+        if self.job_state == "done":
+            raise self._over()
+
+    def _over(self) -> ClosedError:
+        return ClosedError(f"job {self._job} is over: {self.job_reason or self.job_state}")
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def wait(self, until: Callable[[], bool]) -> None:
+        """Wait for a condition; each ``changed`` looks at it again.
+
+        Raises:
+            What ended the session, or ClosedError, if that came first.
+        """
+        while not until():
+            self.check()
+            self.check_not_done()
+            await self._woken(until)
+        if self.failure is not None:
+            raise self.failure
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep; wakes early when the session ends, and returns."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.is_ended:
+                    await self._woken(lambda: False)
+        except TimeoutError:
+            return
+
+    async def _woken(self, until: Callable[[], bool]) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting[waiter] = until
+        try:
+            await waiter
+        finally:
+            self._waiting.pop(waiter, None)

@@ -1,0 +1,310 @@
+"""What a training loop's calls do in the user's thread, step by step."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, Final, TypeAlias, TypeVar, final
+
+from pydownpour import config, limits
+from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient, ParameterError
+from pydownpour.optimizers import local_rate
+from pydownpour.policy import ClusterView, Policy, from_wire
+from pydownpour.replica.accrual import Accrual, Accrued, Gathered
+from pydownpour.replica.guard import Guard
+from pydownpour.replica.local_copy import LocalCopy
+from pydownpour.replica.portal import Portal
+from pydownpour.replica.pushes import Push
+from pydownpour.replica.session import Session
+from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
+from pydownpour.wire.messages import Completion, ReplicaStats, UnitEntry
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Coroutine[Any, Any, Any], Any, T]
+"""What one call does: each coroutine it yields runs on the session's loop and is waited for, by
+``await`` or by blocking, and its result is sent back."""
+
+LARGEST: Final = {
+    "float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308
+}  # fmt: skip
+"""The largest finite value of each dtype gradients may travel as."""
+LOSSES_KEPT: Final = 50
+"""Losses averaged for the progress display."""
+
+
+@final
+class Trainer:
+    """The user's side of a replica: everything that happens in the user's thread.
+
+    Order of one step (Dean et al. 2012, appendix): gather the gradient, accrue it, step locally,
+    push what is accrued if it is time, land a finished fetch, start the next if it is time.
+
+    Args:
+        session: Open.
+        portal: The way to the session's loop.
+        clock: Seconds, of the user's thread.
+        policy: The class of the job's policy, if it is none of ours.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        portal: Portal,
+        clock: Callable[[], float],
+        policy: type[Policy] | None = None,
+    ) -> None:
+        joined = session.joined
+        self.session, self.portal, self.clock = session, portal, clock
+        self.standing, self.fetcher, self.outbox = session.standing, session.fetcher, session.outbox
+        self.leases = Leases(session.coordination, session.outbox, session.spawn)
+        self.guard = Guard()
+        self.work = joined.work
+        users = (lambda: policy) if policy is not None else None
+        self.rule = from_wire(joined.policy, users).replica()
+        rate = self.rule.local_rate
+        self._rate = local_rate(joined.optimizer) if rate is None else rate
+        self.copy = LocalCopy(session.layout, self.rule.land)
+        self.accrual = Accrual(session.layout, joined.wire_dtype, session.outbox.released)
+        size = max(1, session.layout.len * 4)
+        fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // size
+        self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
+        self.steps = self.samples = self.units = self.pushes = 0
+        self.dropped = self._dropped_in_a_row = 0
+        self._unsent = 0
+        """Pushes that could not be sent."""
+        self.overflowed = self.underflowed = 0
+        """Values too large, and too small, for what gradients travel as."""
+        self.wait_s = 0.0
+        self.unit: Unit | None = None
+        self._unit_began = 0.0
+        self._losses: list[float] = []
+        self.losses_not_finite = 0
+        self.land()
+        session.progress = self.statistics
+
+    # -- the calls -------------------------------------------------------------------------------
+
+    def step(
+        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+    ) -> Steps[None]:
+        """Give one minibatch's gradient."""
+        self.standing.check_training()
+        self._check_refusals()
+        self._accrue(gradients, loss, samples)
+        view = ClusterView(epoch=self.session.joined.epoch)
+        actions = self.rule.after_step(self.steps - 1, view)
+        if actions.push and (index := self.push()):
+            began = self.clock()
+            if actions.wait:
+                yield self.outbox.wait_settled(index)
+            elif self.must_wait:
+                yield self.outbox.wait_in_flight(self.in_flight_max)
+            self.wait_s += self.clock() - began
+        if actions.wait:
+            if actions.fetch:
+                yield from self.fetch()
+            return
+        self.land()
+        if actions.fetch and self.fetcher.is_idle:
+            self.fetcher.begin()
+            self.portal.post(self.fetcher.start)
+
+    def fetch(self) -> Steps[None]:
+        """Fetch now and wait."""
+        yield self.fetcher.fetch()
+        self.land()
+
+    def flush(self) -> Steps[None]:
+        """Push what is accrued; wait until it is answered and finished units are reported."""
+        self.push()
+        yield self.outbox.wait_settled(self.pushes)
+        yield self.leases.settle()
+
+    def next_unit(self) -> Steps[Unit | None]:
+        """Finish a unit, begin the next; None when the work is done."""
+        if self.work is None:
+            raise ConfigError("this job has no data=Work(...): replica.work() has nothing to lease")
+        ahead = self._finish_unit()
+        while True:
+            entry = yield self.leases.next(accrued=not self.accrual.is_empty, ahead=ahead)
+            if isinstance(entry, UnitEntry):
+                if self.leases.waited:
+                    # Its parameters are as old as the wait: after a warm start, all of it.
+                    self.leases.waited = False
+                    yield from self.fetch()
+                self._unit_began = self.clock()
+                self.unit = Unit(entry, self.work)
+                return self.unit
+            yield from self.flush()
+            if entry is None:
+                return None
+
+    # -- gradients -------------------------------------------------------------------------------
+
+    def _accrue(
+        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+    ) -> None:
+        """Gather, check and accrue one step's gradient, and step locally."""
+        unit = self.unit
+        if samples is None:
+            count = unit.batch_len if unit is not None else 1
+        else:
+            count = config.whole("step(): samples", samples, least=0)
+        self._note_loss(loss, unit)
+        gathered = self.accrual.gather(gradients)
+        self.steps += 1
+        self.samples += count
+        if gathered.bad:
+            self._drop(gathered)
+            return
+        self._dropped_in_a_row = 0
+        if unit is not None:
+            unit.last_push = self.pushes + 1
+        self.accrual.add(gathered, self.copy.base, count, unit.lease if unit is not None else None)
+        if self._rate:
+            self.copy.step(gathered.values, self._rate)
+
+    def _drop(self, gathered: Gathered) -> None:
+        """A NaN or Inf is never pushed: the step's gradient is dropped, counted and named."""
+        self.dropped += 1
+        self._dropped_in_a_row += 1
+        name, index = self.accrual.place(gathered.first)
+        words = (
+            f"{self._who()}: the gradient holds {gathered.bad} NaN or infinite values, the first "
+            f"in {name!r} at flat index {index}; dropped, nothing was pushed"
+        )
+        if self._dropped_in_a_row >= limits.NONFINITE_STEPS_MAX:
+            raise NonFiniteGradient(
+                f"{words}. That was {self._dropped_in_a_row} steps in a row "
+                "(NONFINITE_STEPS_MAX): the parameters or the data are broken",
+                array=name,
+                index=index,
+                count=gathered.bad,
+            )
+        if self.unit is not None:
+            self.unit.failure = self.unit.failure or words
+        log.warning(words)
+
+    def _who(self) -> str:
+        return f"replica {self.session.joined.replica}, step {self.steps - 1}"
+
+    def _check_refusals(self) -> None:
+        """Refusals that repeat are as loud as NaN in each gradient.
+
+        Raises:
+            GradientsRefused: too many pushes in a row were not applied.
+        """
+        count = self.outbox.refused_in_a_row
+        if count >= limits.NONFINITE_STEPS_MAX:
+            raise GradientsRefused(
+                f"{self.outbox.last_refusal}. That was push {count} in a row that was not applied "
+                "(NONFINITE_STEPS_MAX)",
+                count=count,
+            )
+
+    def _note_loss(self, loss: float | None, unit: Unit | None) -> None:
+        if loss is None:
+            return
+        try:
+            value = float(loss)
+        except (TypeError, ValueError) as error:
+            raise ParameterError(
+                f"step(loss=...) takes one number, not a {type(loss).__name__}: {error}"
+            ) from error
+        if not math.isfinite(value):
+            self.losses_not_finite += 1
+            return
+        self._losses = [*self._losses[-(LOSSES_KEPT - 1) :], value]
+        if unit is not None:
+            unit.note_loss(value)
+
+    # -- push and fetch --------------------------------------------------------------------------
+
+    def push(self) -> int:
+        """Hand what is accrued to the outbox; returns the push's index, 0 if there is nothing."""
+        accrued = self.accrual.take()
+        if accrued is None:
+            return 0
+        self.underflowed += accrued.encoded.underflowed
+        self.pushes += 1
+        push = Push(
+            index=self.pushes,
+            values=accrued.values,
+            data=accrued.encoded.data,
+            base=accrued.base,
+            clock=self.steps,
+            samples=accrued.samples,
+            norm=accrued.encoded.norm,
+            leases=accrued.leases,
+        )
+        if accrued.encoded.bad:
+            push.reason = self._cannot_be_sent(accrued)
+        self.portal.post(self.outbox.push, push)
+        return push.index
+
+    def _cannot_be_sent(self, accrued: Accrued) -> str:
+        """A sum of finite gradients that is not finite as it would travel: dropped, and why."""
+        encoded, wire = accrued.encoded, self.session.joined.wire_dtype
+        self._unsent += 1
+        self.dropped += accrued.steps
+        self.overflowed += encoded.bad
+        name, index = self.accrual.place(encoded.first)
+        steps = f", accrued over {accrued.steps} steps," if accrued.steps > 1 else ""
+        words = (
+            f"{self._who()}: {encoded.bad} values of the gradient{steps} are too large for the "
+            f"{wire} they travel as, the first in {name!r} at flat index {index}: "
+            f"{accrued.values[encoded.first]:g}, the largest possible is {LARGEST[wire]:g}; "
+            "nothing was pushed. Choose "
+            + ("" if wire == "float32" else "wire_dtype='float32' or 'bfloat16' for the job, or ")
+            + "a smaller learning rate"
+        )
+        log.warning(words)
+        return words
+
+    @property
+    def must_wait(self) -> bool:
+        """True when the window of unacknowledged pushes is full."""
+        return self.pushes - self.outbox.settled > self.in_flight_max
+
+    def land(self) -> None:
+        """Land a finished fetch, as the policy says, if there is one."""
+        if self.fetcher.landing():
+            self.copy.land(self.fetcher.staging, self.fetcher.versions())
+
+    # -- units and counts ------------------------------------------------------------------------
+
+    def _finish_unit(self) -> bool:
+        """Report the unit just worked through; whether the next but one should be leased, too."""
+        unit, self.unit = self.unit, None
+        if unit is None:
+            return False
+        self.units += 1
+        completion = Completion(
+            pass_index=unit.pass_index,
+            unit=unit.unit,
+            lease=unit.lease,
+            samples=len(unit),
+            loss=unit.loss,
+            seconds=self.clock() - self._unit_began,
+        )
+        self.portal.post(self.leases.finish, unit.last_push, completion, unit.failure)
+        return completion.seconds < PREFETCH_UNIT_S
+
+    def statistics(self) -> ReplicaStats:
+        """This side's counts; read from the session's thread, so only plain attributes."""
+        losses = self._losses
+        return ReplicaStats(
+            steps=self.steps,
+            samples=self.samples,
+            units=self.units,
+            pushes_sent=self.pushes - self._unsent,
+            gradients_dropped=self.dropped,
+            values_overflowed=self.overflowed,
+            values_underflowed=self.underflowed,
+            loss=sum(loss / len(losses) for loss in losses) if losses else None,
+            losses_not_finite=self.losses_not_finite,
+            wait_s=self.wait_s,
+        )
