@@ -2,7 +2,7 @@
 
 The map of the rooms; imports point downward only, and a test reads them::
 
-    errors limits ids        the words: what can go wrong, how much of anything, what numbers mean
+    errors limits            the words: what can go wrong, how much of anything
     layout optimizers        the numbers: named arrays on one line of elements, frozen update rules
     policy                   when replicas push and fetch, who waits for whom; pure
     wire                     messages and frames: bytes in, bytes out

@@ -123,26 +123,36 @@ def test_errors_say_what_to_do() -> None:
             assert kind.__name__ in (errors.__doc__ or ""), "draw it in the tree at the top"
 
 
-def limit_lines() -> list[tuple[str, bool]]:
-    """(name, whether a string follows it) of each constant in limits.py."""
-    body = ast.parse(Path(limits.__file__).read_text()).body
-    found = []
-    for statement, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            found.append((statement.target.id, documented))
-    return found
+def documented(body: list[ast.stmt]) -> dict[str, bool]:
+    """Whether a string follows each annotated name."""
+    return {
+        statement.target.id: isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        for statement, after in zip(body, [*body[1:], None], strict=True)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+def limit_lines() -> dict[str, bool]:
+    """Whether each constant and each field of limits.py has its reason."""
+    module = ast.parse(Path(limits.__file__).read_text()).body
+    (value,) = (node for node in module if isinstance(node, ast.ClassDef))
+    fields, constants = documented(value.body), documented(module)
+    return fields | {name: said for name, said in constants.items() if name.lower() not in fields}
 
 
 def test_every_limit_has_a_reason() -> None:
-    plain = {"KIB", "MIB"}  # units, not limits
-    assert [
-        name for name, documented in limit_lines() if not documented and name not in plain
-    ] == []
+    units = {"KIB", "MIB"}  # not limits
+    assert [name for name, said in limit_lines().items() if not said and name not in units] == []
 
 
 def test_every_limit_is_a_positive_number() -> None:
-    for name, _ in limit_lines():
-        value = getattr(limits, name)
+    for name in limit_lines().keys() - {"DEFAULT"}:
+        value = getattr(limits if name.isupper() else limits.DEFAULT, name)
         for number in value.values() if isinstance(value, dict) else (value,):
             assert number > 0, name
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_limits_below_nothing_are_refused_in_words(wrong: float) -> None:
+    with pytest.raises(errors.ConfigError, match=f"limits: lease_s={wrong}, it must be 0 or more"):
+        limits.Limits(lease_s=wrong)

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pydownpour"
 
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "limits", "ids"),
+    ("errors",),
+    ("limits",),
     ("fields", "config", "states"),
     ("histogram", "layout", "optimizers", "codecs", "sampling"),
     ("policy",),
@@ -42,7 +43,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
 LEVEL = {room: level for level, tier in enumerate(TIERS) for room in tier}
 
 CORE = "_core"
-NO_CORE = {"errors", "limits", "ids", "config", "fields", "states"}
+NO_CORE = {"errors", "limits", "config", "fields", "states"}
 """The words must be importable where the extension is not built."""
 
 PURE = (
