@@ -61,6 +61,7 @@ from pydownpour.errors import (
     TransportError,
     UnsupportedArray,
     UpgradeRefused,
+    WrongEpoch,
 )
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ __all__ = [
     "WarmUp",
     "WeightDecay",
     "Work",
+    "WrongEpoch",
     "__version__",
     "chain",
     "join",

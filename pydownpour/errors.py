@@ -20,6 +20,7 @@
     │   └── GradientsRefused                      no push is applied any more, and why
     ├── MisuseError           (also RuntimeError) a call that would lose gradients: not awaited, ...
     ├── Fenced                                    a newer incarnation of this replica lives
+    ├── WrongEpoch                                the shard is served elsewhere: see the newer map
     ├── NotReady                                  the peer is up, but waits for somebody
     ├── LimitExceeded                             a named limit of limits.py was hit; back off
     ├── TooLarge                                  something on the way refuses so large a body
@@ -139,6 +140,18 @@ class MisuseError(DownpourError, RuntimeError):
 
 class Fenced(DownpourError):
     """A newer incarnation of this replica exists; this one must stop."""
+
+
+class WrongEpoch(DownpourError):
+    """Another process serves this shard, or will in a moment: look at the newest shard map again.
+
+    Nothing is lost and nobody is at fault: what was sent is sent to the new owner, under its old
+    identity. (:class:`Fenced` is the other case: not the map is old, but who asks.)
+    """
+
+    retryable = True
+    shard_map: Any = None
+    """The newest ``ShardMap`` that the peer knows."""
 
 
 class NotReady(DownpourError):

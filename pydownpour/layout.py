@@ -75,6 +75,9 @@ class ShardEntry(msgspec.Struct, frozen=True, kw_only=True):
     url: Url
     start: Count
     len: Count
+    epoch: Word = 1
+    """Of the map in which this entry came to be. Who pushes or fetches names it, and a shard that
+    serves under another answers :class:`~pydownpour.errors.WrongEpoch`."""
 
 
 @final

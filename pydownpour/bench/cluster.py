@@ -34,6 +34,7 @@ from pydownpour.wire.messages import (
     Joined,
     ShardAssigned,
     ShardHello,
+    ShardMap,
 )
 from pydownpour.wire.proof import KEY_SIZE, Keeper
 
@@ -119,11 +120,10 @@ class Cluster:
             replica=replica,
             incarnation=1,
             secret=KEEPER.secret("replica", replica, 1),
-            epoch=1,
             protocol=messages.PROTOCOL,
             stripe_len=self.partition.stripe_len,
             fragment_len=self.partition.fragment_len,
-            shards=[entry],
+            shard_map=ShardMap(epoch=1, entries=[entry], fragments=self.partition.fragments(0)),
             fingerprint=self.layout.fingerprint,
             policy=self.policy.to_wire(),
             optimizer=self.optimizer.parts(),

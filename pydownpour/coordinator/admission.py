@@ -9,15 +9,13 @@ from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.places import Place
 from pydownpour.errors import ConfigError, LayoutMismatch
-from pydownpour.layout import Partition, ShardEntry
+from pydownpour.layout import Partition
 from pydownpour.net.access import check_not_plain
 from pydownpour.policy import is_ours
 from pydownpour.wire import messages
-from pydownpour.wire.messages import Join, Joined, ShardAssigned, ShardHello, WorkEntry
+from pydownpour.wire.messages import Join, Joined, ShardAssigned, ShardHello, ShardMap, WorkEntry
 from pydownpour.wire.proof import Keeper
 
-EPOCH = 1
-"""Number of the shard configuration: it does not change yet."""
 REPLICAS = "replicas"
 """Names the key that replicas' secrets are made with."""
 
@@ -110,7 +108,7 @@ def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) 
         secret=keeper.secret("shard", place.index, place.incarnation),
         key=keeper.derive(REPLICAS).text(),
         shards=partition.shards,
-        epoch=EPOCH,
+        epoch=place.epoch,
         start=place.start,
         len=place.len,
         stripe_len=partition.stripe_len,
@@ -126,7 +124,7 @@ def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) 
 def joined(
     job: Declared,
     partition: Partition,
-    shards: list[ShardEntry],
+    shard_map: ShardMap,
     work: WorkEntry | None,
     member: Member,
     version: int,
@@ -137,11 +135,10 @@ def joined(
         replica=member.id,
         incarnation=member.incarnation,
         secret=keeper.derive(REPLICAS).secret("replica", member.id, member.incarnation),
-        epoch=EPOCH,
         protocol=version,
         stripe_len=partition.stripe_len,
         fragment_len=partition.fragment_len,
-        shards=shards,
+        shard_map=shard_map,
         fingerprint=job.layout.fingerprint,
         policy=job.policy.to_wire(),
         optimizer=job.optimizer.parts(),

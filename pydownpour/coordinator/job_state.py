@@ -15,7 +15,6 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 from pydownpour import limits
 from pydownpour.coordinator import admission
-from pydownpour.coordinator.admission import EPOCH
 from pydownpour.coordinator.declared import Declared, work_entry
 from pydownpour.coordinator.detector import Change, Detector
 from pydownpour.coordinator.ledger import Ledger
@@ -44,6 +43,7 @@ from pydownpour.wire.messages import (
     ShardAssigned,
     ShardEnded,
     ShardHello,
+    ShardMap,
     ShardStats,
     UnitFailure,
 )
@@ -190,8 +190,6 @@ class JobState:
         return place
 
     def _shard_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
-        if message.epoch and message.epoch != EPOCH:
-            raise Fenced(f"shard {message.id} is of epoch {message.epoch}, this job has {EPOCH}")
         self.keeper.check("shard", message.id, message.incarnation, message.secret)
         before = self.places.get(message.id)
         if message.incarnation != before.incarnation:
@@ -209,7 +207,17 @@ class JobState:
         state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
         is_behind = message.ids_version != self.members.forgotten.replicas
         ids = self.members.known_ids() if is_behind else None
-        return HeartbeatAnswer(state=state, reason=self.reason(now), ids=ids)
+        return HeartbeatAnswer(
+            state=state,
+            reason=self.reason(now),
+            ids=ids,
+            shard_map=self._newer_map(message),
+        )
+
+    def _newer_map(self, message: Heartbeat) -> ShardMap | None:
+        """The shard map, for who has told that it knows an older one."""
+        places = self.places
+        return places.shard_map if message.epoch < places.epoch and places.complete else None
 
     def shard_answered(self, index: int, stats: ShardStats, now: float) -> None:
         """A shard answered the coordinator's own question."""
@@ -287,7 +295,7 @@ class JobState:
         return admission.joined(
             self.declared,
             self.partition,
-            self.places.entries,
+            self.places.shard_map,
             self.work,
             member,
             protocol,
@@ -335,6 +343,7 @@ class JobState:
             state=self.state_told,
             reason=self.reason(now),
             missed=[place.index for place, _ in missed[: limits.MISSED_TOLD_MAX]],
+            shard_map=self._newer_map(message),
         )
 
     def _hear(self, replica: int, incarnation: int, secret: str, now: float) -> Member:

@@ -16,7 +16,7 @@ from pydownpour.coordinator.silence import Silence
 from pydownpour.errors import ConfigError, Fenced, NotReady, RemoteProtocolError
 from pydownpour.layout import Partition, ShardEntry
 from pydownpour.states import State, Table
-from pydownpour.wire.messages import PlaceState, ShardHello, ShardStats
+from pydownpour.wire.messages import PlaceState, ShardHello, ShardMap, ShardStats
 
 PLACE: Final[Table[PlaceState]] = Table(
     "a shard's place",
@@ -59,6 +59,8 @@ class Place:
     nonce: str = ""
     incarnation: int = 0
     """How many processes have had this place."""
+    epoch: int = 1
+    """Of the shard map in which the process came to have it."""
     version: str = ""
     seen_at: float = 0.0
     stats: ShardStats = NO_STATS
@@ -113,6 +115,10 @@ class Places:
             )
         ]
         self._silent: dict[int, Place] = {}
+        self._fragments = sum(map(partition.fragments, range(partition.shards)))
+        self.epoch = 1
+        """Of the shard map: the next one has a higher one."""
+        self._shard_map: ShardMap | None = None
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places)
@@ -150,6 +156,10 @@ class Places:
         if not repeated:
             place.become("loading")
             place.incarnation += 1
+            if place.incarnation > 1:
+                self.epoch += 1
+            place.epoch = self.epoch
+            self._shard_map = None
             place.url, place.host, place.pid = hello.url, hello.host, hello.pid
             place.nonce, place.version, place.ended = hello.nonce, hello.version, ""
             place.stats = ShardStats(index=place.index)
@@ -245,11 +255,26 @@ class Places:
 
     @property
     def entries(self) -> list[ShardEntry]:
-        """The map replicas get."""
+        """Where each shard is, by index."""
         return [
-            ShardEntry(index=place.index, url=place.url, start=place.start, len=place.len)
+            ShardEntry(
+                index=place.index,
+                url=place.url,
+                start=place.start,
+                len=place.len,
+                epoch=place.epoch,
+            )
             for place in self._places
         ]
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """The newest, as a value; made anew only when it has changed."""
+        if self._shard_map is None:
+            self._shard_map = ShardMap(
+                epoch=self.epoch, entries=self.entries, fragments=self._fragments
+            )
+        return self._shard_map
 
     def waiting_for(self) -> str:
         """Which shards are not ready, in words."""

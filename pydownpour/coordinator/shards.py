@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import final
 
 from pydownpour import limits
-from pydownpour.coordinator.admission import EPOCH
 from pydownpour.errors import DownpourError, NotReady
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
 from pydownpour.net.access import Access
@@ -72,7 +71,6 @@ class NetShardReader(ShardReader):
                 layout,
                 access=self._access,
                 fragment_len=partition.fragment_len,
-                epoch=EPOCH,
                 secret=self._secret,
             )
         except ExceptionGroup as group:
@@ -88,7 +86,6 @@ class NetShardReader(ShardReader):
             layout,
             access=self._access,
             fragment_len=partition.fragment_len,
-            epoch=EPOCH,
             secret=self._secret,
         )
 

@@ -26,7 +26,6 @@ async def read_parameters(
     access: Access,
     fragment_len: int,
     secret: str,
-    epoch: int = 1,
 ) -> Flat:
     """Fetch the whole of a job's parameters over GET, from all shards at once.
 
@@ -36,10 +35,10 @@ async def read_parameters(
     Raises:
         TransportError: a shard cannot be reached.
         AuthError: the secret is not a reader's.
-        Fenced: the shard map is of another epoch.
+        WrongEpoch: a shard has moved, or is about to.
     """
     flat = layout.zeros()
-    read = _reading(flat, access, fragment_len, _headers(layout, secret, epoch))
+    read = _reading(flat, access, fragment_len, _headers(layout, secret))
     tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
     try:
         for task in tasks:
@@ -58,7 +57,6 @@ async def read_what_answers(
     access: Access,
     fragment_len: int,
     secret: str,
-    epoch: int = 1,
 ) -> tuple[Flat, dict[int, DownpourError]]:
     """As :func:`read_parameters`, of those shards that can be read.
 
@@ -68,7 +66,7 @@ async def read_what_answers(
     """
     flat = layout.zeros()
     flat.fill(np.nan)
-    read = _reading(flat, access, fragment_len, _headers(layout, secret, epoch))
+    read = _reading(flat, access, fragment_len, _headers(layout, secret))
     failures: dict[int, DownpourError] = {}
 
     async def attempt(entry: ShardEntry) -> None:
@@ -82,12 +80,11 @@ async def read_what_answers(
     return flat, failures
 
 
-def _headers(layout: Layout, secret: str, epoch: int) -> dict[str, str]:
+def _headers(layout: Layout, secret: str) -> dict[str, str]:
     return {
         messages.HEADER_REPLICA: str(READER),
         messages.HEADER_INCARNATION: str(READER),
         messages.HEADER_SECRET: secret,
-        messages.HEADER_EPOCH: str(epoch),
         messages.HEADER_FINGERPRINT: layout.fingerprint,
     }
 
@@ -99,12 +96,12 @@ def _reading(
 
     async def read(entry: ShardEntry) -> None:
         values = flat[entry.start : entry.start + entry.len]
-        first = 0
+        named, first = {**headers, messages.HEADER_EPOCH: str(entry.epoch)}, 0
         async with Client(entry.url, access=access) as client:
             while True:
                 inlet = _inlet(values, fragment_len)
                 try:
-                    await receive(client, values, headers, inlet=inlet, since=0, first=first)
+                    await receive(client, values, named, inlet=inlet, since=0, first=first)
                     return
                 except TransportError:
                     landed, behind = inlet.landed()

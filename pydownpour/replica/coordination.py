@@ -72,6 +72,7 @@ class Coordination:
 
     Attributes:
         joined: The coordinator's answer to the join.
+        shard_map: The newest.
         layout: The job's.
         standing: Told what the coordinator says of the job.
         statistics: Makes this replica's counts, for heartbeats.
@@ -81,6 +82,7 @@ class Coordination:
     def __init__(self, client: Client, joined: Joined, layout: Layout) -> None:
         self._client = client
         self.joined, self.layout = joined, layout
+        self.shard_map = joined.shard_map
         self.standing = Standing(joined.job)
         self.statistics: Callable[[], ReplicaStats] = ReplicaStats
         self.received: Callable[[], Mapping[int, int]] = dict
@@ -115,8 +117,9 @@ class Coordination:
         if layout is None:
             layout = await asking.layout()
         joined = await asking.join(layout, name, owner)
-        partition_of(joined.shards, joined.stripe_len, joined.fragment_len)
-        for shard in joined.shards:
+        entries = joined.shard_map.entries
+        partition_of(entries, joined.stripe_len, joined.fragment_len)
+        for shard in entries:
             check_not_plain(client.url, shard.url, f"shard {shard.index}")
         return cls(client, joined, layout)
 
@@ -202,7 +205,7 @@ class Coordination:
             id=self.joined.replica,
             incarnation=self.joined.incarnation,
             secret=self.joined.secret,
-            epoch=self.joined.epoch,
+            epoch=self.shard_map.epoch,
             answering=self._answering(),
             replica=self.statistics() if with_counts else None,
             rss_peak_bytes=process.rss_peak_bytes(),

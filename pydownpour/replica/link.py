@@ -41,7 +41,7 @@ from pydownpour.net.retry import Backoff
 from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 from pydownpour.replica.pushes import Part, Push
 from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
-from pydownpour.wire import frames
+from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import Code, Kind
 from pydownpour.wire.messages import ShardEntry
 
@@ -79,7 +79,8 @@ class Link:
         staging: Flat,
         rng: random.Random,
     ) -> None:
-        self.entry, self.client, self.headers = entry, client, headers
+        self.entry, self.client = entry, client
+        self.headers = {**headers, messages.HEADER_EPOCH: str(entry.epoch)}
         self.replica, self.incarnation = replica, incarnation
         self.fragment_len = fragment_len
         self.dtype_code = DTYPE_CODES[wire_dtype]

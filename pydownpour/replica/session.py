@@ -64,7 +64,6 @@ class Session:
             messages.HEADER_REPLICA: str(joined.replica),
             messages.HEADER_INCARNATION: str(joined.incarnation),
             messages.HEADER_SECRET: joined.secret,
-            messages.HEADER_EPOCH: str(joined.epoch),
             messages.HEADER_FINGERPRINT: layout.fingerprint,
         }
         self.links = [
@@ -79,7 +78,7 @@ class Session:
                 staging=staging,
                 rng=rng,
             )
-            for entry in joined.shards
+            for entry in coordination.shard_map.entries
         ]
         self.outbox = Outbox(self.links, self.standing)
         self.fetcher = Fetcher(self.links, staging, self.standing)

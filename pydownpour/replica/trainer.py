@@ -94,7 +94,7 @@ class Trainer:
         self.standing.check_training()
         self._check_refusals()
         self._accrue(gradients, loss, samples)
-        view = ClusterView(epoch=self.session.joined.epoch)
+        view = ClusterView(epoch=self.session.coordination.shard_map.epoch)
         actions = self.rule.after_step(self.steps - 1, view)
         if actions.push and (index := self.push()):
             began = self.clock()

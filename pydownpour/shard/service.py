@@ -218,14 +218,17 @@ class ShardService:
             id=shard.assigned.index,
             incarnation=shard.assigned.incarnation,
             secret=shard.assigned.secret,
-            epoch=shard.assigned.epoch,
+            epoch=shard.shard_map.epoch if shard.shard_map is not None else 0,
             ids_version=shard.ids_version,
             shard=self._statistics(shard) if with_counts else None,
         )
 
     def _heard(self, answer: HeartbeatAnswer) -> None:
+        shard = self._serving()
         if answer.ids is not None:
-            self._serving().retire(answer.ids)
+            shard.retire(answer.ids)
+        if answer.shard_map is not None:
+            shard.shard_map = answer.shard_map
 
     # -- handlers --------------------------------------------------------------------------------
 
@@ -323,26 +326,22 @@ class ShardService:
 
     def _identity(self, shard: Shard, call: Call, *, reads: bool = False) -> tuple[int, int]:
         """Who asks, proven: (replica, incarnation). The coordinator may only read."""
-        self._check_epoch(shard, call.headers)
         replica, incarnation = (
             number(call.headers.get(header, ""), header, 0xFFFF_FFFF)
             for header in (messages.HEADER_REPLICA, messages.HEADER_INCARNATION)
         )
         secret = call.headers.get(messages.HEADER_SECRET, "")
         shard.keeper.check("replica", replica, incarnation, secret)
+        self._check_map(shard, call.headers)
         if READER not in (replica, incarnation):
             shard.welcome(replica, incarnation)
         elif not reads:
             raise RemoteProtocolError(f"replica {replica} incarnation {incarnation} can only read")
         return replica, incarnation
 
-    def _check_epoch(self, shard: Shard, headers: Mapping[str, str]) -> None:
-        epoch = headers.get(messages.HEADER_EPOCH, "")
-        if epoch != str(shard.assigned.epoch):
-            raise Fenced(
-                f"shard {shard.assigned.index} is in epoch {shard.assigned.epoch}, "
-                f"the request names {epoch!r}; join again"
-            )
+    def _check_map(self, shard: Shard, headers: Mapping[str, str]) -> None:
+        epoch = number(headers.get(messages.HEADER_EPOCH, ""), messages.HEADER_EPOCH, 0xFFFF_FFFF)
+        shard.check_epoch(epoch)
         theirs = headers.get(messages.HEADER_FINGERPRINT, shard.assigned.fingerprint)
         if theirs != shard.assigned.fingerprint:
             raise Fenced("the request is of a job with other parameters; join again")

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import final
 
 from pydownpour import _core, limits
-from pydownpour.errors import Fenced, LimitExceeded
+from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Apply, ClusterView, PushInfo, Refuse, UsersPolicy, from_wire
 from pydownpour.shard.turns import Turns
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
-from pydownpour.wire.messages import KnownIds, RefusedEntry, ShardAssigned, ShardStats
+from pydownpour.wire.messages import KnownIds, RefusedEntry, ShardAssigned, ShardMap, ShardStats
 from pydownpour.wire.proof import Keeper
 
 _VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
@@ -95,6 +95,8 @@ class Shard:
             fragment_len=assigned.fragment_len,
             optimizer=_core.Optimizer(assigned.optimizer),
         )
+        self.shard_map: ShardMap | None = None
+        """The newest that we have heard of."""
         self.ready = False
         self.turns = Turns()
         self.streams: dict[int, Stream] = {}
@@ -117,6 +119,19 @@ class Shard:
         A small shard's are small, so that thousands of replicas may be connected to it.
         """
         self.reserved_bytes = 0
+
+    def check_epoch(self, epoch: int) -> None:
+        """Whether a request of that epoch is ours to serve.
+
+        Raises:
+            WrongEpoch: its sender knows an older shard map than we, or a newer one.
+        """
+        if epoch != self.assigned.epoch:
+            raise WrongEpoch(
+                f"shard {self.assigned.index} is served here under epoch {self.assigned.epoch}, "
+                f"the request names {epoch}; look at the newest shard map",
+                shard_map=self.shard_map,
+            )
 
     def inlet(self) -> _core.ShardInlet:
         """A receiver of one connection's bytes; its memory is reserved before a byte is read.

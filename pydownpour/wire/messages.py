@@ -78,13 +78,30 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all bodies: immutable, keyword only."""
 
 
+class ShardMap(Message, frozen=True, kw_only=True):
+    """Which process serves which part of the parameters: a value, replaced as a whole.
+
+    Only the coordinator makes one. Whoever sees a higher epoch goes by that map from then on; what
+    is open at a shard that has moved goes to its new owner, under its old identity.
+    """
+
+    epoch: Word
+    """Each map has a higher one than the map before it."""
+    entries: Shards
+    """By index; together they are the layout, without a hole."""
+    fragments: Count
+    """Of the whole layout."""
+
+
 class Problem(Message, frozen=True, kw_only=True):
     """Why a request was not served. ``code`` is a stable slug, ``message`` is for people."""
 
     code: Label
-    """unauthorized, mismatch, protocol, fenced, busy, waiting, unknown, invalid, limit, ended."""
+    """unauthorized, mismatch, protocol, fenced, epoch, waiting, unknown, invalid, limit, ended."""
     message: Words
     retry_after_s: Seconds | None = None
+    shard_map: ShardMap | None = None
+    """Of code epoch: the newest that the peer knows."""
 
 
 class WorkEntry(Message, frozen=True, kw_only=True):
@@ -133,11 +150,10 @@ class Joined(Message, frozen=True, kw_only=True):
     incarnation: Word
     secret: Label
     """To be shown with everything this life sends: nobody else can speak for it."""
-    epoch: Word
     protocol: Word
     stripe_len: Count
     fragment_len: Count
-    shards: Shards
+    shard_map: ShardMap
     fingerprint: Label
     """Of the job's layout."""
     policy: Settings
@@ -177,6 +193,7 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     """With it the shard checks the secrets of replicas."""
     shards: Word
     epoch: Word
+    """It serves under this one, unless it is to take over: then the coordinator says when."""
     start: Count
     len: Count
     stripe_len: Count
@@ -266,6 +283,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     ids_version: Count = 0
     """The newest ``KnownIds`` that a shard has heard."""
     epoch: Word = 0
+    """Of the shard map that the sender knows: the answer to an older one has the newest."""
     replica: ReplicaStats | None = None
     shard: ShardStats | None = None
     rss_peak_bytes: Count = 0
@@ -292,6 +310,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """Shards the coordinator does not hear: which of them answer the replica?"""
     ids: KnownIds | None = None
     """For a shard that does not know of the newest one."""
+    shard_map: ShardMap | None = None
+    """For whoever knows an older one only."""
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ TABLE: Final[tuple[tuple[type[DownpourError], str, int], ...]] = (
     (errors.AuthError, "unauthorized", 401),
     (errors.LayoutMismatch, "mismatch", 409),
     (errors.Fenced, "fenced", 409),
+    (errors.WrongEpoch, "epoch", 409),
     (errors.UpgradeRefused, "upgrade", 426),
     (errors.NotReady, "waiting", 503),
     (errors.LimitExceeded, "limit", 429),
@@ -39,7 +40,10 @@ def describe(error: DownpourError) -> tuple[int, Problem]:
     for kind, code, status in TABLE:
         if isinstance(error, kind):
             retry = RETRY_AFTER_S if error.retryable else None
-            return status, Problem(code=code, message=clip(str(error)), retry_after_s=retry)
+            shard_map = error.shard_map if isinstance(error, errors.WrongEpoch) else None
+            return status, Problem(
+                code=code, message=clip(str(error)), retry_after_s=retry, shard_map=shard_map
+            )
     return 500, Problem(code="internal", message=clip(str(error)))
 
 
@@ -49,6 +53,8 @@ def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
     if known is not None:
         for kind, code, _ in TABLE:
             if code == known.code:
+                if known.shard_map is not None:
+                    return kind(known.message, peer=peer, shard_map=known.shard_map)
                 return kind(known.message, peer=peer)
         return errors.RemoteProtocolError(f"{peer}: {known.message}", peer=peer)
     text = body[:200].decode("utf-8", "replace").strip()

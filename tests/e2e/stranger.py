@@ -88,7 +88,7 @@ class Stranger:
     @property
     def shard(self) -> ShardEntry:
         """The first of the job's shards."""
-        return self.joined.shards[0]
+        return self.joined.shard_map.entries[0]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class Stranger:
             messages.HEADER_REPLICA: str(self.replica),
             messages.HEADER_INCARNATION: str(self.incarnation),
             messages.HEADER_SECRET: self.secret,
-            messages.HEADER_EPOCH: str(self.joined.epoch),
+            messages.HEADER_EPOCH: str(self.shard.epoch),
         }
 
     def push(self, values: NDArray[np.float32], *, seq: int = 1, fragment: int = 0) -> bytes:

@@ -73,12 +73,13 @@ class Cast:
             ShardHello(url=f"http://{nonce}", nonce=nonce, index=index, pid=1), self.now
         )
 
-    def shard_beat(self, index: int, **counts: object) -> HeartbeatAnswer:
+    def shard_beat(self, index: int, *, knows: int = 1, **counts: object) -> HeartbeatAnswer:
+        """``knows``: the epoch of the shard map it has heard of."""
         stats = ShardStats(index=index, ready=True, **counts)  # type: ignore[arg-type]
         life = self.job.places.get(index).incarnation
         secret = self.job.keeper.secret("shard", index, life)
         beat = Heartbeat(
-            role="shard", id=index, incarnation=life, secret=secret, epoch=1, shard=stats
+            role="shard", id=index, incarnation=life, secret=secret, epoch=knows, shard=stats
         )
         return self.job.heartbeat(beat, self.now)
 
@@ -103,7 +104,9 @@ class Cast:
             self.now,
         )
 
-    def beat(self, replica: int, incarnation: int = 1, **counts: object) -> HeartbeatAnswer:
+    def beat(
+        self, replica: int, incarnation: int = 1, *, knows: int = 1, **counts: object
+    ) -> HeartbeatAnswer:
         stats = ReplicaStats(**counts)  # type: ignore[arg-type]
         return self.job.heartbeat(
             Heartbeat(
@@ -111,6 +114,7 @@ class Cast:
                 id=replica,
                 incarnation=incarnation,
                 secret=self.secret(replica, incarnation),
+                epoch=knows,
                 replica=stats,
                 rss_peak_bytes=1000 * replica,
             ),

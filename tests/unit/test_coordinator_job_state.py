@@ -59,8 +59,8 @@ def test_it_says_for_whom_it_waits_all_the_way() -> None:
     joined = cast.join("one")
     assert cast.state == "running"
     assert cast.job.reason(cast.now) == ""
-    assert [e.url for e in joined.shards] == ["http://a", "http://b"]
-    assert sum(e.len for e in joined.shards) == cast.declared.layout.len
+    assert [e.url for e in joined.shard_map.entries] == ["http://a", "http://b"]
+    assert sum(e.len for e in joined.shard_map.entries) == cast.declared.layout.len
     assert joined.work == messages.WorkEntry(
         len=10, unit=4, passes=2, shuffle=True, seed=0, backup=limits.BACKUP_FACTOR
     )
@@ -414,7 +414,7 @@ def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
     assert "shard 1 to start" in cast.job.reason(cast.now)
     assert cast.hello("new").index == 1
     cast.shard_beat(1)
-    assert cast.join().shards[1].url == "http://new"
+    assert cast.join().shard_map.entries[1].url == "http://new"
 
 
 def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
@@ -432,12 +432,32 @@ def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
         cast.job.loading(0, assigned.secret, cast.now)
 
 
-def test_a_shard_of_another_epoch_is_fenced() -> None:
-    cast = running()
-    secret = cast.job.keeper.secret("shard", 0, 1)
-    beat = Heartbeat(role="shard", id=0, incarnation=1, secret=secret, epoch=2)
-    answer = cast.job.heartbeat(beat, cast.now)
-    assert answer.fenced
+def test_whoever_knows_an_older_shard_map_gets_the_newest_and_nobody_else_any() -> None:
+    cast = Cast()
+    cast.hello("first", index=0)
+    assert cast.shard_beat(0, knows=0).shard_map is None, "it has holes yet"
+    cast.hello("second", index=1)
+    cast.shard_beat(1)
+    joined = cast.join()
+    entries = joined.shard_map.entries
+    assert joined.shard_map.epoch == max(entry.epoch for entry in entries) == 1
+    assert joined.shard_map.fragments == sum(map(cast.job.partition.fragments, range(2)))
+    assert cast.shard_beat(0, knows=0).shard_map == joined.shard_map
+    assert cast.shard_beat(0, knows=1).shard_map is None
+    assert cast.beat(1, knows=0).shard_map == joined.shard_map
+    assert cast.beat(1, knows=1).shard_map is None
+
+
+def test_a_place_that_is_taken_anew_has_a_newer_entry() -> None:
+    cast = Cast()
+    cast.hello("a", index=0)
+    cast.pass_time(limits.JOIN_PATIENCE_S + 1)
+    assert cast.hello("b", index=0).epoch == 2
+    assert cast.hello("c", index=1).epoch == 2
+    cast.shard_beat(0)
+    cast.shard_beat(1)
+    shard_map = cast.join().shard_map
+    assert (shard_map.epoch, [entry.epoch for entry in shard_map.entries]) == (2, [2, 2])
 
 
 def test_refusals_are_told_once_each_with_their_number() -> None:

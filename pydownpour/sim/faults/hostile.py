@@ -32,6 +32,7 @@ from pydownpour.wire.messages import (
     Leave,
     Message,
     ReplicaStatus,
+    ShardEntry,
     ShardHello,
     ShardStats,
     Status,
@@ -75,13 +76,13 @@ class Peer:
         """Lives of the victim that it speaks for: the one it has, the next, the last of all."""
         return self.victim.incarnation, self.victim.incarnation + 1, LAST_LIFE
 
-    def headers(self, life: int) -> dict[str, str]:
+    def headers(self, life: int, shard: ShardEntry) -> dict[str, str]:
         """The victim's id, with a secret that is not the victim's."""
         return {
             messages.HEADER_REPLICA: str(self.victim.id),
             messages.HEADER_INCARNATION: str(life),
             messages.HEADER_SECRET: self.joined.secret,
-            messages.HEADER_EPOCH: str(self.joined.epoch),
+            messages.HEADER_EPOCH: str(shard.epoch),
         }
 
     async def tell(self, path: str, message: Message, answer: type[Message]) -> None:
@@ -98,22 +99,22 @@ async def settle_for_another(peer: Peer) -> None:
             body = frames.push(
                 replica=peer.victim.id, incarnation=life, seq=seq, count=1, notice=notice
             )
-            for shard in peer.joined.shards:
+            for shard in peer.joined.shard_map.entries:
                 async with Client(shard.url, access=peer.access) as client:
                     with contextlib.suppress(DownpourError):
                         await client.exchange(
-                            "/v1/push", [body], peer.headers(life), size_max=limits.MIB
+                            "/v1/push", [body], peer.headers(life, shard), size_max=limits.MIB
                         )
 
 
 async def cut_another(peer: Peer) -> None:
     """Streams under the victim's id, so that its own are taken for old ones."""
     life = peer.rng.choice(peer.lives)
-    for shard in peer.joined.shards:
+    for shard in peer.joined.shard_map.entries:
         async with Client(shard.url, access=peer.access) as client:
             stream = _Held()
             with contextlib.suppress(DownpourError):
-                await client.upgrade("/v1/stream", peer.headers(life), stream)
+                await client.upgrade("/v1/stream", peer.headers(life, shard), stream)
                 await asyncio.sleep(0.1)
                 stream.close()
 
@@ -144,14 +145,14 @@ async def leave_for_another(peer: Peer) -> None:
 
 async def beat_for_a_shard(peer: Peer) -> None:
     """A shard's heartbeats and a place that is taken."""
-    for shard in peer.joined.shards:
+    for shard in peer.joined.shard_map.entries:
         for life in (0, 1, 2):
             beat = Heartbeat(
                 role="shard",
                 id=shard.index,
                 incarnation=life,
                 secret=peer.joined.secret,
-                epoch=peer.joined.epoch,
+                epoch=peer.joined.shard_map.epoch,
                 shard=ShardStats(index=shard.index, ready=True, lsn=10**9, pushes=10**9),
             )
             await peer.tell("/v1/heartbeat", beat, HeartbeatAnswer)
