@@ -53,6 +53,7 @@ CODE_UNKNOWN_STATE: Final[int]  # 7
 CODE_WINDOW: Final[int]  # 8
 CODE_STORE_FULL: Final[int]  # 9
 CODE_POLICY: Final[int]  # 10
+CODE_ROUND: Final[int]  # 11, the record's round is not open
 
 DTYPE_F32: Final[int]  # 1
 DTYPE_F64: Final[int]  # 2
@@ -142,6 +143,16 @@ class Store:
     make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free; an
     update is applied by whoever holds the stripe's claim. Updates of a fragment are applied in
     ticket order (see apply).
+
+    With accumulates=True records may be combined in rounds: each fragment has an accumulator (one
+    f32 an element more, which readers never see). A record that comes with a round is not applied
+    but added, sum += factor * g, and close_round() applies the sum as one update: one LSN, one
+    version. A fragment has at most one round open; its first record opens it, unless that round or
+    a later one was closed. A record of another round is refused (CODE_ROUND, LocalProtocolError).
+
+    A record's factor is scale * weight / max(1, staleness)^staleness_power, in float64, rounded to
+    float32 once; weight counts only with a round. staleness is the fragment's version when the
+    record is taken less the version it was computed from.
     """
     def __new__(
         cls,
@@ -151,6 +162,7 @@ class Store:
         fragment_len: int,
         optimizer: Optimizer,
         codec: Codec | None = None,
+        accumulates: bool = False,
     ) -> Store: ...
     @property
     def len(self) -> int: ...
@@ -165,7 +177,7 @@ class Store:
         """State planes per parameter, as the optimizer's."""
     @property
     def lsn(self) -> int:
-        """Records applied so far by this shard. The first record gets LSN 1."""
+        """Records applied or accumulated, and rounds applied, so far. The first gets LSN 1."""
     def load(self, start: int, values: _Bytes) -> None:
         """Set parameters [start, start+n) from f32 values. Only before the first apply."""
     def read(self, target: _Bytes, start: int = 0) -> None:
@@ -174,12 +186,44 @@ class Store:
         """Updates applied to this fragment."""
     def versions(self) -> bytes:
         """All fragment versions, u64 little-endian."""
-    def apply(self, fragment: int, payload: _Bytes, dtype: int, *, scale: float = 1.0) -> int:
-        """Check and apply one record without identity; returns its LSN.
+    def apply(
+        self,
+        fragment: int,
+        payload: _Bytes,
+        dtype: int,
+        *,
+        base_version: int | None = None,
+        scale: float = 1.0,
+        staleness_power: float = 0.0,
+        round: int | None = None,
+        weight: float = 1.0,
+        samples: int = 0,
+    ) -> int:
+        """Check one record without identity and apply it, or add it to its round; returns its LSN.
+
+        base_version None: not stale. samples: training samples behind it, for schedules.
 
         Raises NonFiniteGradient (with .count and .first_index) and changes nothing if the payload,
-        times scale, holds NaN or Inf, or if the result would; LimitExceeded if there is no block
-        to write to; ParameterError for a wrong length, fragment or dtype.
+        times its factor, holds NaN or Inf, or if the result would; LimitExceeded if there is no
+        block to write to; ParameterError for a wrong length, fragment or dtype, or numbers that
+        accept() refuses; LocalProtocolError if the round is not open.
+        """
+    @property
+    def accumulates(self) -> bool:
+        """Whether records may be combined in rounds."""
+    def accumulated(self, fragment: int) -> tuple[int, int, float] | None:
+        """(round, records, sum of their weights) of a fragment's open round, or None."""
+    def close_round(
+        self, fragment: int, round: int, *, factor: float | None = None
+    ) -> Closed | None:
+        """Apply what a fragment has accumulated as one update: the sum times factor (float32); by
+        default times 1 / (sum of weights), rounded to float32, which gives the weighted mean.
+
+        None: nothing was accumulated. The round is closed then too. Raises NonFiniteGradient if
+        the sum times factor, or the result, holds NaN or Inf: parameters and state are as before,
+        the round is closed, and what was accumulated is dropped, as the words say. Raises, and
+        changes nothing: LocalProtocolError if another round is open or this one was closed,
+        LimitExceeded if there is no block to write to, ParameterError.
         """
     # -- identity: (replica, incarnation, seq) ------------------------------------------------
     def admit(
@@ -209,8 +253,8 @@ class Store:
         """(incarnation, floor, records applied in all of its incarnations) or None."""
     # -- state that must survive a restart ------------------------------------------------------
     def export_ledger(self) -> bytes:
-        """LSN, fragment versions and dedupe windows at one moment between two records, as bytes
-        with a version and a CRC."""
+        """LSN, fragment versions, open rounds with their sums, and dedupe windows at one moment
+        between two records, as bytes with a version and a CRC."""
     def import_ledger(self, data: _Bytes) -> None:
         """Take them back, before the first apply. Raises CheckpointError for bytes that are
         damaged, contradictory or of a store that is cut differently, and changes nothing then."""
@@ -235,8 +279,30 @@ class Store:
     def kept(self) -> int:
         """Stripes that buffers of parameter_frames keep now."""
     def memory(self) -> dict[str, int]:
-        """Bytes: parameters, state, spare, table, pinned (old blocks only readers still hold),
-        decoded (what encoded records are decoded into)."""
+        """Bytes: parameters, state, accumulators, spare, table, pinned (old blocks only readers
+        still hold), decoded (what encoded records are decoded into)."""
+
+@final
+class Closed:
+    """A round that was applied to a fragment as one update."""
+
+    @property
+    def lsn(self) -> int: ...
+    @property
+    def version(self) -> int:
+        """Updates of the fragment, this one included."""
+    @property
+    def count(self) -> int:
+        """Records that were combined."""
+    @property
+    def weight(self) -> float:
+        """The sum of their weights."""
+    @property
+    def samples(self) -> int:
+        """The sum of their samples."""
+    @property
+    def staleness(self) -> int:
+        """The largest of theirs."""
 
 @final
 class PinnedStripe:
@@ -338,8 +404,21 @@ class ShardInlet:
         answer now; None if no push is being applied. Not between an event and its successors."""
     def is_idle(self) -> bool:
         """Whether a new inlet would know as much: no push is under way, no byte of a frame came."""
-    def accept(self, *, scale: float = 1.0) -> None:
-        """Apply the fragments of the push just announced; duplicates are recognised by identity.
+    def accept(
+        self,
+        *,
+        scale: float = 1.0,
+        staleness_power: float = 0.0,
+        round: int | None = None,
+        weight: float = 1.0,
+        samples: int = 0,
+    ) -> None:
+        """Apply the fragments of the push just announced, or add them to a round; duplicates are
+        recognised by identity. See Store for the numbers; Settled counts what was added as applied.
+
+        Raises ParameterError, and the push still waits for a decision, unless scale is finite,
+        staleness_power is 0 to 8, weight is positive and finite as float32 times scale, and the
+        store accumulates if there is a round.
 
         Exactly one Settled with last=True follows; it has count 0 if the last record was refused.
         The run must have been admitted, or its records are refused with CODE_UNKNOWN_STATE.

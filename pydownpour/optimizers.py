@@ -4,7 +4,7 @@ Nothing here computes. A shard compiles a description once (``pydownpour._core.O
 numpy twins that say slowly what each does are in ``tests/reference``. A chain is any number of
 parts in any order, followed by one rule::
 
-    dp.chain(dp.WarmUp(updates=500), dp.Clip(1.0), dp.WeightDecay(1e-4), dp.Adagrad(lr=0.05))
+    dp.chain(dp.WarmUp(over=500), dp.Clip(1.0), dp.WeightDecay(1e-4), dp.Adagrad(lr=0.05))
 
 In all equations, per element: w parameter, g decoded gradient, t the number of updates applied to
 the element's fragment, counting this one (so t starts at 1). All arithmetic is float32 without
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeAlias, final
+from typing import ClassVar, Literal, TypeAlias, final, get_args
 
 from pydownpour import config, limits
 from pydownpour.config import fraction, not_negative, positive
@@ -95,55 +95,120 @@ class Trace(Part):
         _require(self, decay=fraction)
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class WarmUp(Part):
-    """lr rises from (nearly) start * lr to lr: lr * (start + (1 - start) * min(1, t / updates)).
+CountedIn: TypeAlias = Literal["updates", "samples"]
+"""What a schedule counts: updates of a fragment, or the training samples behind them.
 
-    updates >= 1, whole; 0 <= start < 1. t counts what the shard applied to a fragment, from all
-    replicas together. Goyal et al. 2017, section 2.2.
+A shard counts what it has applied, from all replicas together.
+"""
+
+
+class Schedule(Part):
+    """Base of the parts that multiply lr by a factor of how far training has come.
+
+    In their equations b is what came before this update, and t the same with this update.
     """
 
-    updates: float
+    by: CountedIn
+
+    def parts(self) -> Parts:
+        """This piece in wire form: what it counts as a flag."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        numbers = {f.name: float(getattr(self, f.name)) for f in fields if f.name != "by"}
+        return [(self.name, {**numbers, "by_samples": float(self.by == "samples")})]
+
+    def _require_count(self) -> None:
+        if self.by not in get_args(CountedIn):
+            raise ConfigError(f"{self.name}: by={self.by!r} must be 'updates' or 'samples'")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WarmUp(Schedule):
+    """lr rises from (nearly) start * lr to lr: lr * (start + (1 - start) * min(1, t / over)).
+
+    over >= 1, whole; 0 <= start < 1; by "updates" or "samples" (:data:`CountedIn`).
+    Goyal et al. 2017, section 2.2.
+    """
+
+    over: float
     start: float = 0.0
+    by: CountedIn = "updates"
     name: ClassVar[str] = "warm_up"
 
     def __post_init__(self) -> None:
-        _require(self, updates=_is_count, start=fraction)
+        _require(self, over=_is_count, start=fraction)
+        self._require_count()
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class StepDecay(Part):
-    """lr is multiplied by factor after every so many updates: lr * factor^floor((t - 1) / every).
+class StepDecay(Schedule):
+    """lr is multiplied by factor after every so many: lr * factor^floor(b / every).
 
-    every >= 1, whole; 0 <= factor < 1. t counts as for :class:`WarmUp`.
+    every >= 1, whole; 0 <= factor < 1; by "updates" or "samples" (:data:`CountedIn`).
     """
 
     every: float
     factor: float = 0.1
+    by: CountedIn = "updates"
     name: ClassVar[str] = "step_decay"
 
     def __post_init__(self) -> None:
         _require(self, every=_is_count, factor=fraction)
+        self._require_count()
 
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Cosine(Part):
-    """lr falls to floor * lr along half a cosine within so many updates, and stays there.
+class Cosine(Schedule):
+    """lr falls to floor * lr along half a cosine, and stays there.
 
-    lr * (floor + (1 - floor) * (1 + cos(pi * min(1, (t - 1) / updates))) / 2), updates >= 1, whole;
-    0 <= floor < 1. t counts as for :class:`WarmUp`. Loshchilov and Hutter 2017, equation 5, without
-    restarts.
+    lr * (floor + (1 - floor) * (1 + cos(pi * min(1, b / over))) / 2), over >= 1, whole;
+    0 <= floor < 1; by "updates" or "samples" (:data:`CountedIn`). Loshchilov and Hutter 2017,
+    equation 5, without restarts.
     """
 
-    updates: float
+    over: float
     floor: float = 0.0
+    by: CountedIn = "updates"
     name: ClassVar[str] = "cosine"
 
     def __post_init__(self) -> None:
-        _require(self, updates=_is_count, floor=fraction)
+        _require(self, over=_is_count, floor=fraction)
+        self._require_count()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StalenessDecay(Part):
+    """lr is divided by max(1, staleness)^power, power >= 0; where a round is applied, its largest.
+
+    Staleness is the number of updates the fragment had between fetch and apply. A policy may scale
+    the gradient by staleness instead, which is the same before SGD; a rule that divides by the size
+    of the gradients it sees, such as Adam, undoes that. Zhang et al. 2016, equation 6 (power 1).
+    """
+
+    power: float = 1.0
+    name: ClassVar[str] = "staleness_decay"
+
+    def __post_init__(self) -> None:
+        _require(self, power=not_negative)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LinearScaling(Part):
+    """lr * n / records, where n records are combined in the update; records > 0.
+
+    For rounds whose size varies: lr is then right for a round of so many records, and a mean over
+    more of them takes a longer step. Goyal et al. 2017, section 2.1 (the linear scaling rule).
+    """
+
+    records: float
+    name: ClassVar[str] = "linear_scaling"
+
+    def __post_init__(self) -> None:
+        _require(self, records=positive)
 
 
 @final
@@ -295,7 +360,7 @@ def chain(*pieces: Part) -> Chain:
 
     Args:
         pieces: Any number of parts in any order (:class:`Clip`, :class:`WeightDecay`,
-            :class:`Trace`, and the schedules of the learning rate, whose factors multiply), then
+            :class:`Trace`, and the factors of the learning rate, which multiply), then
             exactly one rule.
 
     Raises:
@@ -319,7 +384,16 @@ def chain(*pieces: Part) -> Chain:
 
 RULES: tuple[type[Part], ...] = (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW)
 """Every rule, for tables and for the shared contract tests."""
-PARTS: tuple[type[Part], ...] = (Clip, WeightDecay, Trace, WarmUp, StepDecay, Cosine)
+PARTS: tuple[type[Part], ...] = (
+    Clip,
+    WeightDecay,
+    Trace,
+    WarmUp,
+    StepDecay,
+    Cosine,
+    StalenessDecay,
+    LinearScaling,
+)
 """Every part that may stand before a rule."""
 
 

@@ -75,6 +75,7 @@ class Code(enum.IntEnum):
     WINDOW = _core.CODE_WINDOW
     FULL = _core.CODE_STORE_FULL
     POLICY = _core.CODE_POLICY
+    ROUND = _core.CODE_ROUND
 
 
 NOT_NOW: Final = (Code.WINDOW, Code.FULL)

@@ -55,7 +55,7 @@ def sequentially(rule: Part, start: NDArray[np.float32]) -> NDArray[np.float32]:
     w = start
     state = twins.initial(parts, len(start))
     for step in range(STEPS):
-        w, state = twins.update(parts, w, gradient(w, step), state, step + 1)
+        w, state = twins.update(parts, w, gradient(w, step), state, twins.Context(step + 1))
     return w
 
 

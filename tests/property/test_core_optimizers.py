@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydownpour import _core
+from pydownpour.errors import LocalProtocolError
 from tests.reference import optimizers as slow
 
 LEVELS = _core.build_info()["simd_available"].split(",")
@@ -33,13 +35,17 @@ RULES = {
     },
 }  # fmt: skip
 COUNTS = st.integers(1, 9).map(float)
+FLAGS = st.sampled_from([0.0, 1.0])
+POWERS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0, 3)
 BEFORE = {
     "clip": {"max": numbers(0.125, 4)},
     "weight_decay": {"rate": numbers(0, 0.25)},
     "trace": {"decay": FRACTIONS},
-    "warm_up": {"updates": COUNTS, "start": FRACTIONS},
-    "step_decay": {"every": COUNTS, "factor": FRACTIONS},
-    "cosine": {"updates": COUNTS, "floor": FRACTIONS},
+    "warm_up": {"over": COUNTS, "start": FRACTIONS, "by_samples": FLAGS},
+    "step_decay": {"every": COUNTS, "factor": FRACTIONS, "by_samples": FLAGS},
+    "cosine": {"over": COUNTS, "floor": FRACTIONS, "by_samples": FLAGS},
+    "staleness_decay": {"power": POWERS},
+    "linear_scaling": {"records": numbers(0.125, 8)},
 }
 
 
@@ -63,41 +69,81 @@ def test_every_part_is_drawn() -> None:
     assert set(BEFORE) == set(slow.CHANGES) | set(slow.SCHEDULES)
 
 
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[str, int, dict[str, Any]]:
+    """A record that is applied or added to a round, or the end of a round; on which fragment.
+
+    Versions and rounds are relative to where the fragment is.
+    """
+    fragment = draw(st.integers(0, 3))
+    if draw(st.integers(0, 3)) == 0:
+        by = st.none() | numbers(0.125, 2)
+        return "close", fragment, {"round": draw(st.integers(-1, 1)), "factor": draw(by)}
+    numbers_of = {
+        "base_version": st.none() | st.integers(-4, 1),
+        "scale": numbers(-2, 2),
+        "staleness_power": POWERS,
+        "round": st.none() | st.sampled_from([0, 0, 0, 1, -1]),
+        "weight": st.just(1.0) | st.floats(0.125, 8),
+        "samples": st.integers(0, 9),
+    }
+    return "take", fragment, {name: draw(value) for name, value in numbers_of.items()}
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @given(
     chains(),
     st.integers(1, 200),
-    st.lists(st.tuples(st.integers(0, 3), numbers(-2, 2)), min_size=1, max_size=6),
+    st.lists(calls(), min_size=1, max_size=12),
     st.integers(0, 2**32 - 1),
 )
 def test_equal_to_the_twin(
     level: str,
     parts: list[tuple[str, dict[str, float]]],
-    len: int,
-    records: list[tuple[int, float]],
+    length: int,
+    calls: list[tuple[str, int, dict[str, Any]]],
     seed: int,
 ) -> None:
     optimizer = _core.Optimizer(parts, simd=level)
     store = _core.Store(
-        len=len, stripe_len=STRIPE_LEN, fragment_len=FRAGMENT_LEN, optimizer=optimizer
+        len=length,
+        stripe_len=STRIPE_LEN,
+        fragment_len=FRAGMENT_LEN,
+        optimizer=optimizer,
+        accumulates=True,
     )
-    w, state = arrays(seed, len), slow.initial(parts, len)
-    assert store.planes == optimizer.planes == np.shape(state)[0]
+    w = arrays(seed, length)
     store.load(0, w)
-    counts = [0] * store.fragments
-    for i, (fragment, scale) in enumerate(records):
+    twins = [slow.Fragment(parts, w[i : i + FRAGMENT_LEN]) for i in range(0, length, FRAGMENT_LEN)]
+    assert store.planes == optimizer.planes == np.shape(twins[0].state)[0]
+    for i, (kind, fragment, some) in enumerate(calls):
         fragment %= store.fragments
-        here = slice(fragment * FRAGMENT_LEN, min((fragment + 1) * FRAGMENT_LEN, len))
-        g = arrays(seed + i + 1, len)[here]
-        store.apply(fragment, g, _core.DTYPE_F32, scale=scale)
-        counts[fragment] += 1
-        w[here], changed = slow.update(
-            parts, w[here], g, [plane[here] for plane in state], counts[fragment], scale
-        )
-        for plane, values in zip(state, changed, strict=True):
-            plane[here] = values
-    for index, expected in enumerate([w, *state]):
-        values = np.empty(len, "f4")
+        twin = twins[fragment]
+        if some["round"] is not None:
+            some = some | {"round": max(0, twin.round + some["round"])}
+        if kind == "close":
+            expected = twin.close(some["round"], some["factor"])
+            call: Any = functools.partial(store.close_round, fragment, **some)
+        else:
+            if some["base_version"] is not None:
+                some = some | {"base_version": max(0, twin.version + some["base_version"])}
+            g = arrays(seed + i + 1, twin.w.size)
+            expected = twin.take(g, **some)
+            call = functools.partial(store.apply, fragment, g, _core.DTYPE_F32, **some)
+        if expected:
+            call()
+        else:
+            with pytest.raises(LocalProtocolError, match=r"round \d+ is not open"):
+                call()
+        assert store.version(fragment) == twin.version
+        weights = [weight for weight, _, _ in twin.records]
+        open = (twin.round, len(weights), sum(weights)) if weights else None
+        assert store.accumulated(fragment) == open
+    planes = [
+        np.concatenate(plane) for plane in zip(*[[t.w, *t.state] for t in twins], strict=True)
+    ]
+    for index, plane in enumerate(planes):
+        values = np.empty(length, "f4")
         store.read_plane(index, values)
         # Equal to the bit, but for the sign of a zero, which numpy's clamp may choose otherwise.
-        np.testing.assert_array_equal(values, expected, err_msg=f"plane {index} of {parts}")
+        np.testing.assert_array_equal(values, plane, err_msg=f"plane {index} of {parts}")

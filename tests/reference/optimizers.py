@@ -1,12 +1,13 @@
 """The optimizers, slowly: numpy float32, one operation at a time, rounded after each.
 
 Each function takes parameters, gradient, state planes and its numbers, and returns new arrays.
-``t`` counts the updates of the fragment, this one included. Sources are named in
-``pydownpour.optimizers``.
+``t`` counts the updates of the fragment, this one included; factors of the learning rate see the
+whole ``Context``. Sources are named in ``pydownpour.optimizers``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -45,27 +46,74 @@ def trace(w: Array, g: Array, state: State, *, decay: float) -> tuple[Array, Sta
     return b, [b]
 
 
-def _way(count: int, updates: float) -> float:
-    return min(1.0, count / updates)
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What is known of an update of a fragment beside its elements."""
+
+    count: int
+    """Updates, this one included."""
+    staleness: int = 0
+    round_count: int = 1
+    """Records that are combined."""
+    samples_before: int = 0
+    """Samples behind the updates before this one."""
+    samples: int = 0
+    """Samples behind this one."""
 
 
-def warm_up(t: int, *, updates: float, start: float) -> float:
+def raised(base: float, exponent: float) -> float:
+    """base >= 1 to a power: whole part by squaring, binary digits of the rest by square roots."""
+    result = _power(base, int(exponent))
+    root, rest = base, exponent - int(exponent)
+    while rest > 0 and root > 1:
+        root, rest = math.sqrt(root), 2 * rest
+        if rest >= 1:
+            result, rest = result * root, rest - 1
+    return result
+
+
+def factor(scale: float, *, weight: float = 1.0, staleness: int = 0, power: float = 0.0) -> f32:
+    """What a record's gradient is multiplied with: scale * weight / max(1, staleness)^power."""
+    return f32(float(f32(scale)) * weight / raised(max(1, staleness), power))
+
+
+def _progress(at: Context, by_samples: float) -> tuple[int, int]:
+    """Before this update and after it."""
+    if by_samples:
+        return at.samples_before, at.samples_before + at.samples
+    return at.count - 1, at.count
+
+
+def warm_up(at: Context, *, over: float, start: float, by_samples: float) -> float:
     """Goyal et al. 2017, section 2.2."""
-    return start + (1 - start) * _way(t, updates)
+    _, after = _progress(at, by_samples)
+    return start + (1 - start) * min(1.0, after / over)
 
 
-def step_decay(t: int, *, every: float, factor: float) -> float:
-    """factor, once more after every so many updates."""
-    return _power(factor, (t - 1) // int(every))
+def step_decay(at: Context, *, every: float, factor: float, by_samples: float) -> float:
+    """factor, once more after every so many."""
+    before, _ = _progress(at, by_samples)
+    return _power(factor, before // int(every))
 
 
-def cosine(t: int, *, updates: float, floor: float) -> float:
+def cosine(at: Context, *, over: float, floor: float, by_samples: float) -> float:
     """Loshchilov and Hutter 2017, equation 5; the cosine by the series of the sine at its root."""
-    y = math.pi * (_way(t - 1, updates) - 0.5)
+    before, _ = _progress(at, by_samples)
+    y = math.pi * (min(1.0, before / over) - 0.5)
     series = 0.0
     for n in range(11, 0, -1):
         series = (1 - series) * (y * y) / ((2 * n) * (2 * n + 1))
     return floor + (1 - floor) * (1 + -(y * (1 - series))) / 2
+
+
+def staleness_decay(at: Context, *, power: float) -> float:
+    """Zhang et al. 2016, equation 6, to any power."""
+    return 1 / raised(max(1, at.staleness), power)
+
+
+def linear_scaling(at: Context, *, records: float) -> float:
+    """Goyal et al. 2017, section 2.1."""
+    return at.round_count / records
 
 
 def sgd(w: Array, g: Array, state: State, t: int, *, lr: float) -> tuple[Array, State]:
@@ -128,6 +176,8 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "warm_up": warm_up,
     "step_decay": step_decay,
     "cosine": cosine,
+    "staleness_decay": staleness_decay,
+    "linear_scaling": linear_scaling,
 }
 RULES: dict[str, Callable[..., tuple[Array, State]]] = {
     "sgd": sgd,
@@ -152,10 +202,10 @@ def initial(parts: Parts, len: int) -> State:
 
 
 def update(
-    parts: Parts, w: Array, g: Array, state: State, t: int, scale: float = 1.0
+    parts: Parts, w: Array, g: Array, state: State, at: Context, scale: float | f32 = 1.0
 ) -> tuple[Array, State]:
-    """One record through the whole chain: lr times every schedule, then part by part."""
-    rate = math.prod([SCHEDULES[name](t, **n) for name, n in parts if name in SCHEDULES])
+    """One update through the whole chain: lr times every factor of it, then part by part."""
+    rate = math.prod([SCHEDULES[name](at, **n) for name, n in parts if name in SCHEDULES])
     g = g * f32(scale)
     rest, changed = list(state), []
     for name, numbers in parts[:-1]:
@@ -164,5 +214,59 @@ def update(
             g, own = CHANGES[name](w, g, own, **numbers)
             changed += own
     name, numbers = parts[-1]
-    w, own = RULES[name](w, g, rest, t, **{**numbers, "lr": numbers["lr"] * rate})
+    w, own = RULES[name](w, g, rest, at.count, **{**numbers, "lr": numbers["lr"] * rate})
     return w, changed + own
+
+
+class Fragment:
+    """One fragment of a shard: parameters, state, counters, and the round that is open."""
+
+    def __init__(self, parts: Parts, w: Array) -> None:
+        self.parts, self.w, self.state = parts, w, initial(parts, len(w))
+        self.version = self.samples = self.round = 0
+        self.sum: Array | None = None
+        self.records: list[tuple[float, int, int]] = []
+        """Weight, samples, staleness of each in the open round."""
+
+    def _update(self, g: Array, scale: f32, at: Context) -> None:
+        w, state = update(self.parts, self.w, g, self.state, at, scale)
+        self.w, self.state = w, state
+        self.version, self.samples = at.count, at.samples_before + at.samples
+
+    def take(
+        self,
+        g: Array,
+        *,
+        base_version: int | None = None,
+        scale: float = 1.0,
+        staleness_power: float = 0.0,
+        round: int | None = None,
+        weight: float = 1.0,
+        samples: int = 0,
+    ) -> bool:
+        """Apply a record, or add it to its round; False if that round is not open."""
+        staleness = 0 if base_version is None else max(0, self.version - base_version)
+        if round is None:
+            by = factor(scale, staleness=staleness, power=staleness_power)
+            self._update(g, by, Context(self.version + 1, staleness, 1, self.samples, samples))
+            return True
+        if round != self.round if self.records else round < self.round:
+            return False
+        by = factor(scale, weight=weight, staleness=staleness, power=staleness_power)
+        self.sum = by * g if self.sum is None else self.sum + by * g
+        self.round = round
+        self.records.append((weight, samples, staleness))
+        return True
+
+    def close(self, round: int, by: float | None = None) -> bool:
+        """Apply the round's sum, times ``by`` or as the weighted mean; False if it is not open."""
+        if round != self.round if self.records else round < self.round:
+            return False
+        if self.sum is not None:
+            weights, samples, stalenesses = zip(*self.records, strict=True)
+            at = Context(
+                self.version + 1, max(stalenesses), len(weights), self.samples, sum(samples)
+            )
+            self._update(self.sum, f32(1 / sum(weights)) if by is None else f32(by), at)
+        self.sum, self.records, self.round = None, [], round + 1
+        return True

@@ -15,7 +15,7 @@ SGD = [("sgd", {"lr": 0.5})]
 LEN, STRIPE_LEN, FRAGMENT_LEN = 100, 16, 32
 
 
-def make_store(parts: Any = SGD, **numbers: int) -> _core.Store:
+def make_store(parts: Any = SGD, **numbers: Any) -> _core.Store:
     """A small store, or one with other lengths."""
     lengths: dict[str, Any] = {
         "len": LEN,
@@ -73,7 +73,9 @@ def test_a_store_tells_its_lengths() -> None:
     assert (store.fragments, store.planes, store.lsn) == (4, 0, 0)
     assert store.versions() == bytes(8 * 4)
     memory = store.memory()
-    assert set(memory) == {"parameters", "state", "spare", "table", "pinned", "decoded"}
+    assert set(memory) == {
+        "parameters", "state", "accumulators", "spare", "table", "pinned", "decoded",
+    }  # fmt: skip
     assert memory["parameters"] >= 4 * LEN
 
 

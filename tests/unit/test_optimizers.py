@@ -18,8 +18,10 @@ from pydownpour.optimizers import (
     AdamW,
     Clip,
     Cosine,
+    LinearScaling,
     Momentum,
     Nesterov,
+    StalenessDecay,
     StepDecay,
     Trace,
     WarmUp,
@@ -40,7 +42,9 @@ EXAMPLES = {
     Trace: Trace(),
     WarmUp: WarmUp(100),
     StepDecay: StepDecay(100),
-    Cosine: Cosine(100),
+    Cosine: Cosine(100, by="samples"),
+    StalenessDecay: StalenessDecay(),
+    LinearScaling: LinearScaling(4),
 }
 PLANES = {SGD: 0, Momentum: 1, Nesterov: 1, Adagrad: 1, Adam: 2, AdamW: 2}
 
@@ -69,10 +73,12 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
         (lambda: Clip(0.0), "max=0"),
         (lambda: WeightDecay(float("inf")), "rate=inf"),
         (lambda: Trace(1.0), "decay=1"),
-        (lambda: WarmUp(0), "updates=0"),
-        (lambda: WarmUp(2.5), "updates=2.5"),
+        (lambda: WarmUp(0), "over=0"),
+        (lambda: WarmUp(2.5), "over=2.5"),
         (lambda: StepDecay(10, 1.0), "factor=1"),
         (lambda: Cosine(10, -0.1), "floor=-0.1"),
+        (lambda: StalenessDecay(-1.0), "power=-1"),
+        (lambda: LinearScaling(0), "records=0"),
         (lambda: SGD(10**400), "lr=inf"),
     ],
 )
@@ -86,8 +92,19 @@ def test_numbers_out_of_range_are_named(make: Any, field: str) -> None:
 def test_what_is_no_number_is_named_for_every_field(kind: Any, value: Any) -> None:
     example: Any = EXAMPLES[kind]
     for field in dataclasses.fields(kind):
+        if field.name == "by":
+            continue
         with pytest.raises(ConfigError, match=f"{field.name}=.* must be a number, not a"):
             dataclasses.replace(example, **{field.name: value})
+
+
+@pytest.mark.parametrize("kind", [WarmUp, StepDecay, Cosine])
+def test_schedules_count_updates_or_samples(kind: Any) -> None:
+    assert kind(8).parts()[0][1]["by_samples"] == 0.0
+    assert kind(8, by="samples").parts()[0][1]["by_samples"] == 1.0
+    for by in ["steps", None, 1.0]:
+        with pytest.raises(ConfigError, match="must be 'updates' or 'samples'"):
+            kind(8, by=by)
 
 
 def test_numbers_of_any_type_become_floats() -> None:

@@ -10,7 +10,7 @@ use downpour::inlet::{InletError, Misuse};
 use downpour::kernel::KernelError;
 use downpour::optimizer::OptimizerError;
 use downpour::shard::ImportError;
-use downpour::store::{ApplyError, StoreError};
+use downpour::store::{Accumulated, AdmissionError, ApplyError, CloseError, StoreError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -31,6 +31,10 @@ pub enum Failure {
     Run(#[from] RunError),
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    #[error(transparent)]
+    Close(CloseError),
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -74,6 +78,15 @@ impl From<Misuse> for Failure {
     }
 }
 
+impl From<CloseError> for Failure {
+    fn from(error: CloseError) -> Self {
+        match error {
+            CloseError::NotNow(error) => Self::Apply(error),
+            dropped => Self::Close(dropped),
+        }
+    }
+}
+
 impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
         match error {
@@ -91,7 +104,8 @@ impl Failure {
     fn class(&self) -> (&'static str, Details) {
         match self {
             Self::Protocol(error) => ("RemoteProtocolError", vec![("offset", error.offset)]),
-            Self::Misuse(Misuse::Target { .. } | Misuse::Scale)
+            Self::Misuse(Misuse::Target { .. } | Misuse::Admission(_))
+            | Self::Admission(_)
             | Self::Run(_)
             | Self::Kernel(_)
             | Self::ReadOnly
@@ -100,7 +114,10 @@ impl Failure {
             | Self::Argument { .. } => ("ParameterError", vec![]),
             Self::Misuse(_) | Self::Encode(_) => ("LocalProtocolError", vec![]),
             Self::NotContiguous => ("UnsupportedArray", vec![]),
-            Self::Apply(error) => apply_class(error),
+            Self::Apply(error) | Self::Close(CloseError::Dropped { cause: error, .. }) => {
+                apply_class(error)
+            }
+            Self::Close(_) => ("ParameterError", vec![]),
             Self::Store(error) => store_class(error),
             Self::Ledger(_) => ("CheckpointError", vec![]),
             Self::Codec(error) => codec_class(error),
@@ -151,6 +168,7 @@ fn apply_class(error: &ApplyError) -> (&'static str, Details) {
             vec![("count", *count as u64), ("first_index", *first_index as u64)],
         ),
         ApplyError::Full { .. } => ("LimitExceeded", vec![]),
+        ApplyError::Round { .. } => ("LocalProtocolError", vec![]),
         _ => ("ParameterError", vec![]),
     }
 }
@@ -179,13 +197,20 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let examples = vec![
         Failure::Protocol(Fault::Kind { found: 99 }.at(64)),
         Failure::Misuse(Misuse::Undecided),
-        Failure::Misuse(Misuse::Scale),
+        Failure::Misuse(Misuse::Admission(AdmissionError::Weight { weight: 0.0 })),
+        Failure::Admission(AdmissionError::Power { power: -1.0, power_max: 8.0 }),
         Failure::Encode(Fault::Kind { found: 99 }),
         Failure::Run(RunError::Seqs { first_seq: 0, count: 1 }),
         Failure::Apply(ApplyError::NonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::ResultNonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::Length { expected: 4, actual: 3 }),
         Failure::Apply(ApplyError::Fragment { fragment: 7, fragments: 4 }),
+        Failure::Apply(ApplyError::Round { round: 1, open: 2, count: 3 }),
+        Failure::Apply(ApplyError::Accumulators),
+        Failure::Close(CloseError::Dropped {
+            of: Accumulated { round: 2, count: 3, ..Accumulated::default() },
+            cause: ApplyError::NonFinite { count: 2, first_index: 5 },
+        }),
         Failure::Apply(ApplyError::Full { what: "copies", used: 2, limit: 2 }),
         Failure::Store(StoreError::StripeLen { stripe_len: 3, unit: 16 }),
         Failure::Store(StoreError::Sealed { lsn: 3 }),

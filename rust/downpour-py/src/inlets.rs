@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use downpour::inlet::{self, Event, Landing, Target};
 use downpour::shard::Shard;
+use downpour::store::{Admission, Round};
 use pyo3::prelude::*;
 
 use crate::buffer::{Output, Receiver};
@@ -124,10 +125,24 @@ impl ShardInlet {
         enter(py, 0, || self.receiver.with(|inlet, _| inlet.is_idle()))
     }
 
-    /// Apply the fragments of the push just announced.
-    #[pyo3(signature = (*, scale = 1.0))]
-    fn accept(&self, py: Python<'_>, scale: f32) -> PyResult<()> {
-        enter(py, 0, || Ok(self.receiver.with(|inlet, _| inlet.accept(scale, &self.shard))??))
+    /// Take the fragments of the push just announced.
+    #[pyo3(signature = (
+        *, scale = 1.0, staleness_power = 0.0, round = None, weight = 1.0, samples = 0
+    ))]
+    fn accept(
+        &self,
+        py: Python<'_>,
+        scale: f32,
+        staleness_power: f64,
+        round: Option<u64>,
+        weight: f64,
+        samples: u64,
+    ) -> PyResult<()> {
+        let round = round.map(|number| Round { number, weight });
+        let admission = Admission { scale, staleness_power, samples, round };
+        enter(py, 0, || {
+            Ok(self.receiver.with(|inlet, _| inlet.accept(admission, &self.shard))??)
+        })
     }
 
     /// Receive and throw away the fragments of the push just announced.

@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::numbers::{accumulate, build_info, cast, check, crc32c, step, zeros};
     #[pymodule_export]
-    use super::store::{Optimizer, Store};
+    use super::store::{Closed, Optimizer, Store};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

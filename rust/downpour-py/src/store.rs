@@ -7,7 +7,7 @@ use downpour::dedupe::Run;
 use downpour::kernel::{Gradient, Level};
 use downpour::optimizer;
 use downpour::shard::Shard;
-use downpour::store::{self, Geometry};
+use downpour::store::{self, Admission, Geometry, Round};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -60,6 +60,24 @@ impl Optimizer {
     }
 }
 
+/// A round that was applied to a fragment as one update.
+#[pyclass(frozen, get_all, module = "pydownpour._core")]
+pub struct Closed {
+    lsn: u64,
+    version: u64,
+    count: u64,
+    weight: f64,
+    samples: u64,
+    staleness: u64,
+}
+
+impl From<store::Closed> for Closed {
+    fn from(store::Closed { lsn, version, of }: store::Closed) -> Self {
+        let store::Accumulated { count, weight, samples, staleness, .. } = of;
+        Self { lsn, version, count, weight, samples, staleness }
+    }
+}
+
 /// One shard's parameters and optimizer state as published stripes.
 #[pyclass(frozen, module = "pydownpour._core")]
 pub struct Store {
@@ -83,7 +101,9 @@ impl Store {
 #[pymethods]
 impl Store {
     #[new]
-    #[pyo3(signature = (*, len, stripe_len, fragment_len, optimizer, codec = None))]
+    #[pyo3(signature = (
+        *, len, stripe_len, fragment_len, optimizer, codec = None, accumulates = false
+    ))]
     fn new(
         py: Python<'_>,
         len: usize,
@@ -91,11 +111,13 @@ impl Store {
         fragment_len: usize,
         optimizer: &Optimizer,
         codec: Option<&Codec>,
+        accumulates: bool,
     ) -> PyResult<Self> {
         let codec = codec.map(|codec| Arc::clone(&codec.0));
         enter(py, usize::MAX, || {
             let geometry = Geometry { len, stripe_len, fragment_len };
             let store = store::Store::new(geometry, optimizer.compile()?)?;
+            let store = if accumulates { store.accumulating()? } else { store };
             Ok(Self { shard: Arc::new(Shard::new(store).with_codec(codec)) })
         })
     }
@@ -165,19 +187,61 @@ impl Store {
         })
     }
 
-    /// Check and apply one record without identity; returns its LSN.
-    #[pyo3(signature = (fragment, payload, dtype, *, scale = 1.0))]
+    /// Check and take one record without identity; returns its LSN.
+    #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
+    #[pyo3(signature = (
+        fragment, payload, dtype, *, base_version = None, scale = 1.0, staleness_power = 0.0,
+        round = None, weight = 1.0, samples = 0
+    ))]
     fn apply(
         &self,
         py: Python<'_>,
         fragment: usize,
         payload: Input,
         dtype: u8,
+        base_version: Option<u64>,
         scale: f32,
+        staleness_power: f64,
+        round: Option<u64>,
+        weight: f64,
+        samples: u64,
     ) -> PyResult<u64> {
         enter(py, payload.bytes().len(), || {
+            let round = round.map(|number| Round { number, weight });
+            let admission = Admission { scale, staleness_power, samples, round };
+            admission.validate(self.store().accumulates())?;
             let gradient = Gradient::from_bytes(payload.bytes(), self::dtype(dtype)?)?;
-            Ok(self.shard.apply(fragment, gradient, scale)?.lsn)
+            let base = base_version.unwrap_or(u64::MAX);
+            Ok(self.shard.take(fragment, gradient, base, &admission)?.lsn)
+        })
+    }
+
+    /// Whether records may be combined in rounds.
+    #[getter]
+    fn accumulates(&self) -> bool {
+        self.store().accumulates()
+    }
+
+    /// (round, records, sum of their weights) of what a fragment has accumulated, or None.
+    fn accumulated(&self, py: Python<'_>, fragment: usize) -> PyResult<Option<(u64, u64, f64)>> {
+        enter(py, 0, || {
+            self.check_fragment(fragment)?;
+            let open = self.store().accumulated(fragment).filter(|open| open.count > 0);
+            Ok(open.map(|open| (open.round, open.count, open.weight)))
+        })
+    }
+
+    /// Apply what a fragment has accumulated in a round as one update.
+    #[pyo3(signature = (fragment, round, *, factor = None))]
+    fn close_round(
+        &self,
+        py: Python<'_>,
+        fragment: usize,
+        round: u64,
+        factor: Option<f32>,
+    ) -> PyResult<Option<Closed>> {
+        enter(py, 4 * self.store().geometry().fragment_len, || {
+            Ok(self.shard.close_round(fragment, round, factor)?.map(Closed::from))
         })
     }
 
@@ -312,6 +376,7 @@ impl Store {
         BTreeMap::from([
             ("parameters", memory.parameters),
             ("state", memory.state),
+            ("accumulators", memory.accumulators),
             ("spare", memory.spare),
             ("table", memory.table),
             ("pinned", memory.pinned),

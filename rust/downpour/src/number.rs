@@ -130,15 +130,44 @@ pub(crate) fn power(mut base: f64, mut exponent: u64) -> f64 {
     result
 }
 
+/// `base >= 1` to the power `exponent >= 0`: squarings for the whole part, square roots for the
+/// rest, so only operations that are rounded exactly, and the same bits on every machine.
+pub(crate) fn raise(base: f64, exponent: f64) -> f64 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, or huge")]
+    let mut result = power(base, exponent as u64);
+    let (mut root, mut rest) = (base, exponent.fract());
+    while rest > 0.0 && root > 1.0 {
+        root = root.sqrt();
+        rest *= 2.0;
+        if rest >= 1.0 {
+            result *= root;
+            rest -= 1.0;
+        }
+    }
+    result
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Bound, power};
+    use super::{Bound, power, raise};
 
     #[test]
     fn power_by_squaring() {
         assert!((power(0.9, 0) - 1.0).abs() < f64::EPSILON);
         assert!((power(0.999, 1000) - 0.999_f64.powf(1000.0)).abs() < 1e-13);
         assert!(power(0.999, u64::MAX) < f64::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn raising_by_roots() {
+        for base in [1.0, 2.0, 3.0, 10.0, 1e6] {
+            for exponent in [0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 0.1, 0.7, 3.3, 1e-300] {
+                let (ours, exact) = (raise(base, exponent), base.powf(exponent));
+                assert!((ours / exact - 1.0).abs() < 1e-14, "{base}^{exponent}: {ours} {exact}");
+            }
+        }
+        assert!((raise(9.0, 0.5) - 3.0).abs() < f64::EPSILON);
+        assert!(raise(2.0, 1e300).is_infinite());
     }
 
     #[test]

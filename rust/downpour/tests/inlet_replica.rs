@@ -75,7 +75,7 @@ fn pushed_shard() -> Shard {
     for fragment in [0, 2, 2] {
         let g = &gradient()[fragment * FRAGMENT_LEN..(fragment + 1) * FRAGMENT_LEN];
         let gradient = downpour::kernel::Gradient::F32(g);
-        shard.apply(fragment, gradient, 1.0).unwrap();
+        shard.take(fragment, gradient, u64::MAX, &1.0.into()).unwrap();
     }
     shard
 }

@@ -162,7 +162,7 @@ fn traces_before_sgd_are_momentum_to_the_bit() {
 #[test]
 fn schedules_count_whole_updates() {
     for bad in [0.0, 0.5, -1.0, 1e300, f64::NAN] {
-        let warm_up = part("warm_up", &[("updates", bad), ("start", 0.0)]);
+        let warm_up = part("warm_up", &[("over", bad), ("start", 0.0), ("by_samples", 0.0)]);
         let error = refusal(&[warm_up, part("sgd", &[("lr", 1.0)])]);
         assert!(error.to_string().ends_with("must be a whole number >= 1"), "{error}");
     }
@@ -182,7 +182,7 @@ fn chains_end_in_exactly_one_rule() {
         assert_eq!(
             message,
             "part \"lion\" is unknown; known are clip, weight_decay, trace, warm_up, step_decay, \
-             cosine, sgd, momentum, adagrad, adam, adamw"
+             cosine, staleness_decay, linear_scaling, sgd, momentum, adagrad, adam, adamw"
         );
     }
 }

@@ -169,7 +169,7 @@ fn planes_load_and_read_across_stripes_until_the_first_record() {
     store.apply(2, Gradient::F32(&[0.0; 7]), 1.0).unwrap();
     let sealed = Err(StoreError::Sealed { lsn: 1 });
     assert_eq!(store.load_plane(0, 0, &[1.0]), sealed);
-    assert_eq!(store.restore(1, &[0; 3], &[0; 3]), sealed);
+    assert_eq!(store.restore(1, &[0; 3], &[0; 3], &[0; 3]), sealed);
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn a_restored_store_continues_bit_for_bit() {
         continued.load_plane(plane, 0, &whole.plane(plane)).unwrap();
     }
     let (lsn, versions, lsns) = whole.counters();
-    let short = continued.restore(lsn, &versions[1..], &lsns).unwrap_err();
+    let short = continued.restore(lsn, &versions[1..], &lsns, &[0; 3]).unwrap_err();
     assert_eq!(short, StoreError::Fragments { name: "versions", actual: 2, expected: 3 });
-    let above = continued.restore(4, &versions, &lsns).unwrap_err();
+    let above = continued.restore(4, &versions, &lsns, &[0; 3]).unwrap_err();
     assert_eq!(above, StoreError::Lsn { fragment: 0, fragment_lsn: 5, lsn: 4 });
-    continued.restore(lsn, &versions, &lsns).unwrap();
+    continued.restore(lsn, &versions, &lsns, &[0; 3]).unwrap();
     for round in 5..9 {
         assert_eq!(push(&continued, round), push(&whole, round));
     }

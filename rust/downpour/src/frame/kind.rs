@@ -131,11 +131,13 @@ pub enum Code {
     StoreFull = 9,
     /// The policy said no; the words say why.
     Policy = 10,
+    /// The record's round is not open: another is, or it was closed.
+    Round = 11,
 }
 
 impl Code {
     /// Every code, in the order of its number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NonFinite,
         Self::ResultNonFinite,
         Self::Length,
@@ -146,6 +148,7 @@ impl Code {
         Self::Window,
         Self::StoreFull,
         Self::Policy,
+        Self::Round,
     ];
 
     /// The number on the wire.
@@ -168,6 +171,7 @@ impl Code {
             Self::Window => "WINDOW",
             Self::StoreFull => "STORE_FULL",
             Self::Policy => "POLICY",
+            Self::Round => "ROUND",
         }
     }
 }

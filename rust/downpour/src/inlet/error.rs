@@ -3,9 +3,10 @@
 use thiserror::Error;
 
 use crate::frame::ProtocolError;
+use crate::store::AdmissionError;
 
 /// The owner of an inlet broke its rules. The stream itself is intact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Misuse {
     /// More bytes than the window offers.
@@ -17,9 +18,9 @@ pub enum Misuse {
     /// Deciding when there is nothing to decide.
     #[error("no push was announced since the last accept() or skip()")]
     NotAnnounced,
-    /// A scale that would make every gradient non-finite.
-    #[error("scale must be finite")]
-    Scale,
+    /// Accepting a push on terms that make no sense.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     /// Replacing the target while a payload is landing in it.
     #[error("fragment {fragment} is landing in the target: replace it between fetches")]
     Landing { fragment: u32 },
@@ -32,7 +33,7 @@ pub enum Misuse {
 }
 
 /// Everything that ends an [`advance`](super::ShardInlet::advance) early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum InletError {
     /// The peer's fault; the stream is finished.
     #[error(transparent)]

@@ -7,6 +7,7 @@ use crate::dedupe::WINDOW;
 use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError, RUN_MAX};
 use crate::kernel::DType;
 use crate::shard::{Outcome, Record, Refused, Shard};
+use crate::store::Admission;
 
 /// A window offers at least this many bytes, so that many small frames arrive in one call; it
 /// offers no more than a large frame needs, so that the bytes stay in the cache until applied.
@@ -22,7 +23,7 @@ struct Push {
     next_seq: u64,
     remaining: u32,
     /// `None` throws the records away.
-    scale: Option<f32>,
+    admission: Option<Admission>,
     pending: Settled,
 }
 
@@ -146,15 +147,14 @@ impl ShardInlet {
         self.end - self.begin
     }
 
-    /// Apply the records of the push just announced, multiplied by `scale`.
+    /// Take the records of the push just announced.
     ///
     /// # Errors
-    /// [`Misuse`] if none was announced or the scale is not finite.
-    pub fn accept(&mut self, scale: f32, shard: &Shard) -> Result<(), Misuse> {
-        if !scale.is_finite() {
-            return Err(Misuse::Scale);
-        }
-        self.decide(Some(scale))?;
+    /// [`Misuse`] if none was announced or the admission makes no sense.
+    pub fn accept(&mut self, admission: impl Into<Admission>, shard: &Shard) -> Result<(), Misuse> {
+        let admission = admission.into();
+        admission.validate(shard.store().accumulates())?;
+        self.decide(Some(admission))?;
         if let Phase::Receiving(Push { remaining: 0, pending, .. }) = self.phase {
             let settled = Settled { last: true, lsn: shard.store().lsn(), ..pending };
             self.events.push_back(Event::Settled(settled));
@@ -184,7 +184,7 @@ impl ShardInlet {
         let Phase::Receiving(push) = &mut self.phase else {
             return None;
         };
-        if push.scale.is_none() || !self.events.is_empty() || self.failure.is_some() {
+        if push.admission.is_none() || !self.events.is_empty() || self.failure.is_some() {
             return None;
         }
         let settled = push.pending;
@@ -202,11 +202,11 @@ impl ShardInlet {
             && self.failure.is_none()
     }
 
-    fn decide(&mut self, scale: Option<f32>) -> Result<(), Misuse> {
+    fn decide(&mut self, admission: Option<Admission>) -> Result<(), Misuse> {
         let Phase::Announced(push) = self.phase else {
             return Err(Misuse::NotAnnounced);
         };
-        self.phase = Phase::Receiving(Push { scale, ..push });
+        self.phase = Phase::Receiving(Push { admission, ..push });
         Ok(())
     }
 
@@ -289,7 +289,7 @@ impl ShardInlet {
                 incarnation: header.incarnation,
                 next_seq: header.seq,
                 remaining: header.count,
-                scale: None,
+                admission: None,
                 pending: Settled { first_seq: header.seq, ..Settled::default() },
             });
         } else {
@@ -308,7 +308,7 @@ impl ShardInlet {
         push.next_seq += 1;
         push.remaining -= 1;
         let is_last = push.remaining == 0;
-        if let Some(scale) = push.scale {
+        if let Some(admission) = push.admission {
             let record = Record {
                 replica: header.replica,
                 incarnation: header.incarnation,
@@ -318,7 +318,7 @@ impl ShardInlet {
                 dtype: header.dtype,
                 codec: header.codec,
                 payload,
-                scale,
+                admission,
             };
             match shard.settle(&record) {
                 Ok(outcome) => push.pending.add(outcome),

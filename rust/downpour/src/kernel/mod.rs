@@ -37,6 +37,7 @@ pub use cast::cast;
 pub(crate) use cast::widen;
 pub use check::{Check, check, zeros};
 pub use combine::{accumulate, step};
+pub(crate) use combine::{add_scaled, are_finite};
 pub use dtype::{DType, Gradient, KernelError};
 pub use level::Level;
 

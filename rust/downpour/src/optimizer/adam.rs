@@ -54,7 +54,7 @@ impl Rule<2> for Adam {
         })
     }
 
-    fn terms(self, Context { count, rate }: Context) -> Terms {
+    fn terms(self, Context { count, rate, .. }: Context) -> Terms {
         Terms {
             step: single(self.lr * rate / (1.0 - power(self.beta1, count))),
             root: single(1.0 / (1.0 - power(self.beta2, count)).sqrt()),

@@ -9,6 +9,7 @@
 //! | `weight_decay` | `rate` | `g = g + rate * p` |
 //! | `trace` | `decay` | see [`trace`] |
 //! | `warm_up`, `step_decay`, `cosine` | | factors of `lr`, see [`schedule`] |
+//! | `staleness_decay`, `linear_scaling` | | factors of `lr`, see [`scaling`] |
 //! | `sgd` | `lr` | `p = p - lr * g` |
 //! | `momentum` | `lr momentum nesterov` | see [`momentum`] |
 //! | `adagrad` | `lr eps initial` | see [`adagrad`] |
@@ -40,6 +41,7 @@ mod momentum;
 mod part;
 mod planes;
 mod rule;
+mod scaling;
 mod schedule;
 mod sgd;
 mod trace;
@@ -53,7 +55,8 @@ use thiserror::Error;
 use crate::kernel::Level;
 use crate::number::{NumberError, Numbers};
 use change::{CompiledChange, scaled};
-use part::{CompiledSchedule, Context, Piece, Row, Terms};
+pub(crate) use part::Context;
+use part::{CompiledSchedule, Piece, Row, Terms};
 use planes::Window;
 pub(crate) use planes::Worst;
 use rule::CompiledRule;
@@ -66,6 +69,8 @@ const PARTS: &[Row] = &[
     Row::schedule::<schedule::WarmUp>(),
     Row::schedule::<schedule::StepDecay>(),
     Row::schedule::<schedule::Cosine>(),
+    Row::schedule::<scaling::StalenessDecay>(),
+    Row::schedule::<scaling::LinearScaling>(),
     Row::rule::<0, sgd::Sgd>(),
     Row::rule::<1, momentum::Momentum>(),
     Row::rule::<1, adagrad::Adagrad>(),
@@ -206,9 +211,8 @@ impl Optimizer {
         owner.part.initial(plane - owner.state)
     }
 
-    /// What the `count`-th update of a fragment computes once for all its elements.
-    pub(crate) fn terms(&self, count: u64) -> Terms {
-        let mut context = Context { count, rate: 1.0 };
+    /// What an update of a fragment computes once for all its elements.
+    pub(crate) fn terms(&self, mut context: Context) -> Terms {
         for schedule in &self.schedules {
             context.rate *= schedule.factor(context);
         }

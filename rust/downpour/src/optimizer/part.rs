@@ -12,6 +12,14 @@ pub(crate) struct Context {
     pub count: u64,
     /// What the learning rate is multiplied with: the product of the chain's schedules.
     pub rate: f64,
+    /// Updates of the fragment between the fetch and the apply; the largest of a round's records.
+    pub staleness: u64,
+    /// Records that this update combines: 1 where each is applied by itself.
+    pub round_count: u64,
+    /// Training samples behind the fragment's updates before this one.
+    pub samples_before: u64,
+    /// The same, this update's included.
+    pub samples: u64,
 }
 
 /// Numbers that a part computes once an update, in f64, from its [`Context`].

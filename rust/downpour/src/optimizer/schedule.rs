@@ -1,13 +1,15 @@
-//! Learning-rate schedules: factors that depend on how many updates a fragment has had.
+//! Learning-rate schedules: factors that depend on how far a fragment's training has come.
 //!
 //! ```text
-//! warm_up     start + (1 - start) * min(1, t / updates)
-//! step_decay  factor^floor((t - 1) / every)
-//! cosine      floor + (1 - floor) * (1 + cos(pi * min(1, (t - 1) / updates))) / 2
+//! warm_up     start + (1 - start) * min(1, t / over)
+//! step_decay  factor^floor(b / every)
+//! cosine      floor + (1 - floor) * (1 + cos(pi * min(1, b / over))) / 2
 //! ```
 //!
-//! `t` counts the updates of the fragment, this one included. A shard counts what it applies, from
-//! all replicas together, so `t` is not a replica's step. Everything is f64, once an update.
+//! `b` is what came before this update and `t` the same with this update, counted in updates of the
+//! fragment, or in the training samples behind them where `by_samples` is 1. A shard counts what it
+//! applies, from all replicas together, so `t` is not a replica's step. Everything is f64, once an
+//! update.
 //!
 //! Sources: warm-up, Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2; cosine,
 //! Loshchilov, Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
@@ -16,26 +18,59 @@ use super::OptimizerError;
 use super::part::{Context, Schedule};
 use crate::number::{Bound, Number, Numbers, power};
 
+/// What progress counts.
+#[derive(Clone, Copy)]
+enum Counted {
+    Updates,
+    Samples,
+}
+
+const BY_SAMPLES: Number = Number::new("by_samples", Bound::Flag);
+
+impl Counted {
+    fn read(numbers: &Numbers) -> Self {
+        if numbers.double("by_samples") > 0.5 { Self::Samples } else { Self::Updates }
+    }
+
+    fn before(self, context: Context) -> u64 {
+        match self {
+            Self::Updates => context.count - 1,
+            Self::Samples => context.samples_before,
+        }
+    }
+
+    fn after(self, context: Context) -> u64 {
+        match self {
+            Self::Updates => context.count,
+            Self::Samples => context.samples,
+        }
+    }
+}
+
 pub(super) struct WarmUp {
-    updates: f64,
+    counted: Counted,
+    over: f64,
     start: f64,
 }
 
 impl Schedule for WarmUp {
     const NAME: &'static str = "warm_up";
     const NUMBERS: &'static [Number] =
-        &[Number::new("updates", Bound::Whole), Number::new("start", Bound::Fraction)];
+        &[Number::new("over", Bound::Whole), Number::new("start", Bound::Fraction), BY_SAMPLES];
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
-        Ok(Self { updates: numbers.double("updates"), start: numbers.double("start") })
+        let [over, start] = ["over", "start"].map(|name| numbers.double(name));
+        Ok(Self { counted: Counted::read(numbers), over, start })
     }
 
     fn factor(&self, context: Context) -> f64 {
-        self.start + (1.0 - self.start) * (float(context.count) / self.updates).min(1.0)
+        let way = (float(self.counted.after(context)) / self.over).min(1.0);
+        self.start + (1.0 - self.start) * way
     }
 }
 
 pub(super) struct StepDecay {
+    counted: Counted,
     every: f64,
     factor: f64,
 }
@@ -43,40 +78,43 @@ pub(super) struct StepDecay {
 impl Schedule for StepDecay {
     const NAME: &'static str = "step_decay";
     const NUMBERS: &'static [Number] =
-        &[Number::new("every", Bound::Whole), Number::new("factor", Bound::Fraction)];
+        &[Number::new("every", Bound::Whole), Number::new("factor", Bound::Fraction), BY_SAMPLES];
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
-        Ok(Self { every: numbers.double("every"), factor: numbers.double("factor") })
+        let [every, factor] = ["every", "factor"].map(|name| numbers.double(name));
+        Ok(Self { counted: Counted::read(numbers), every, factor })
     }
 
     fn factor(&self, context: Context) -> f64 {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, >= 1")]
-        power(self.factor, (context.count - 1) / self.every as u64)
+        power(self.factor, self.counted.before(context) / self.every as u64)
     }
 }
 
 pub(super) struct Cosine {
-    updates: f64,
+    counted: Counted,
+    over: f64,
     floor: f64,
 }
 
 impl Schedule for Cosine {
     const NAME: &'static str = "cosine";
     const NUMBERS: &'static [Number] =
-        &[Number::new("updates", Bound::Whole), Number::new("floor", Bound::Fraction)];
+        &[Number::new("over", Bound::Whole), Number::new("floor", Bound::Fraction), BY_SAMPLES];
 
     fn new(numbers: &Numbers) -> Result<Self, OptimizerError> {
-        Ok(Self { updates: numbers.double("updates"), floor: numbers.double("floor") })
+        let [over, floor] = ["over", "floor"].map(|name| numbers.double(name));
+        Ok(Self { counted: Counted::read(numbers), over, floor })
     }
 
     fn factor(&self, context: Context) -> f64 {
-        let way = (float(context.count - 1) / self.updates).min(1.0);
+        let way = (float(self.counted.before(context)) / self.over).min(1.0);
         self.floor + (1.0 - self.floor) * (1.0 + cos_pi(way)) / 2.0
     }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
-fn float(count: u64) -> f64 {
+pub(super) fn float(count: u64) -> f64 {
     count as f64
 }
 

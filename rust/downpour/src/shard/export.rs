@@ -6,12 +6,15 @@
 //! ```text
 //! off  size  field
 //!  0    4    magic "PDL1"
-//!  4    1    version 2, then three zeros
+//!  4    1    version 3
+//!  5    1    1 if the store combines records in rounds
+//!  6    2    zeros
 //!  8   24    len, stripe_len, fragment_len
 //! 32    8    LSN
 //! 40    4    fragments
 //! 44    4    replicas
-//! 48   16    for each fragment: version, LSN of its last record
+//! 48   24    for each fragment: version, LSN of its last update, samples behind its updates
+//!  .         the open rounds: see rounds
 //!  .   16    the first id that was not given yet, ranges of known ids below it, records of others
 //!  .    8    for each range: start, stop
 //!  .  172    for each replica, ascending: see dedupe
@@ -23,13 +26,15 @@
 use std::sync::PoisonError;
 
 use super::Shard;
+use super::rounds::{self, Open};
 use crate::checksum::crc32c;
 use crate::dedupe::{Ledger, LedgerError};
 use crate::store::StoreError;
 
 const MAGIC: [u8; 4] = *b"PDL1";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HEAD_SIZE: usize = 48;
+const FRAGMENT_SIZE: usize = 24;
 const CRC_SIZE: usize = 4;
 
 /// Why an exported ledger was not taken.
@@ -48,11 +53,13 @@ struct Parsed {
     lsn: u64,
     versions: Vec<u64>,
     lsns: Vec<u64>,
+    samples: Vec<u64>,
+    rounds: Vec<Open>,
     ledger: Ledger,
 }
 
 impl Shard {
-    /// LSN, fragment versions and dedupe windows at one moment between two records.
+    /// LSN, fragment versions, open rounds and dedupe windows at one moment between two records.
     ///
     /// Waits for records that are being applied and holds new ones back while it copies.
     ///
@@ -64,9 +71,10 @@ impl Shard {
         let store = self.store();
         let ledger = self.ledger.encode();
         let fragments = store.fragments();
-        let mut bytes = Vec::with_capacity(HEAD_SIZE + 16 * fragments + ledger.len() + CRC_SIZE);
+        let mut bytes =
+            Vec::with_capacity(HEAD_SIZE + FRAGMENT_SIZE * fragments + ledger.len() + CRC_SIZE);
         bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&[VERSION, 0, 0, 0]);
+        bytes.extend_from_slice(&[VERSION, u8::from(store.accumulates()), 0, 0]);
         let geometry = store.geometry();
         for length in [geometry.len, geometry.stripe_len, geometry.fragment_len] {
             bytes.extend_from_slice(&(length as u64).to_le_bytes());
@@ -79,7 +87,9 @@ impl Shard {
         for fragment in 0..fragments {
             bytes.extend_from_slice(&store.version(fragment).to_le_bytes());
             bytes.extend_from_slice(&store.fragment_lsn(fragment).to_le_bytes());
+            bytes.extend_from_slice(&store.samples(fragment).to_le_bytes());
         }
+        rounds::encode(store, &mut bytes);
         bytes.extend_from_slice(&ledger);
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
@@ -94,7 +104,11 @@ impl Shard {
     pub fn import_ledger(&self, bytes: &[u8]) -> Result<(), ImportError> {
         let parsed = self.parse(bytes)?;
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.store().restore(parsed.lsn, &parsed.versions, &parsed.lsns)?;
+        let store = self.store();
+        store.restore(parsed.lsn, &parsed.versions, &parsed.lsns, &parsed.samples)?;
+        for (fragment, (open, sum)) in parsed.rounds.iter().enumerate() {
+            store.restore_accumulated(fragment, *open, sum)?;
+        }
         self.ledger.replace(parsed.ledger);
         Ok(())
     }
@@ -116,8 +130,12 @@ impl Shard {
         if body[4] != VERSION {
             return Err(LedgerError::Version { found: body[4], expected: VERSION });
         }
-        if body[5..8] != [0; 3] {
-            return Err(LedgerError::Inconsistent { what: "reserved bytes", offset: 5 });
+        if body[5] != u8::from(self.store().accumulates()) {
+            let what = "whether records are combined in rounds";
+            return Err(LedgerError::Inconsistent { what, offset: 5 });
+        }
+        if body[6..8] != [0; 2] {
+            return Err(LedgerError::Inconsistent { what: "reserved bytes", offset: 6 });
         }
         self.compare_geometry(body)?;
         let (lsn, fragments) = (u64_at(body, 32), u32_at(body, 40) as usize);
@@ -125,17 +143,18 @@ impl Shard {
             return Err(LedgerError::Inconsistent { what: "the number of fragments", offset: 40 });
         }
         // The store is that large, and everything behind is counted by the bytes that are there.
-        let replicas_at = HEAD_SIZE + 16 * fragments;
-        let Some(rest) = body.get(replicas_at..) else {
-            let expected = replicas_at + CRC_SIZE;
+        let rounds_at = HEAD_SIZE + FRAGMENT_SIZE * fragments;
+        let Some(rest) = body.get(rounds_at..) else {
+            let expected = rounds_at + CRC_SIZE;
             return Err(LedgerError::Size { actual: bytes.len(), expected });
         };
-        let (versions, lsns) = parse_fragments(body, fragments, lsn)?;
-        let ledger = Ledger::decode(rest, replicas_at, lsn)?;
+        let [versions, lsns, samples] = parse_fragments(body, fragments, lsn)?;
+        let (rounds, rest) = rounds::decode(self.store(), rest, rounds_at)?;
+        let ledger = Ledger::decode(rest, body.len() - rest.len(), lsn)?;
         if ledger.replicas() != u32_at(body, 44) as usize {
             return Err(LedgerError::Inconsistent { what: "the number of replicas", offset: 44 });
         }
-        Ok(Parsed { lsn, versions, lsns, ledger })
+        Ok(Parsed { lsn, versions, lsns, samples, rounds, ledger })
     }
 
     fn compare_geometry(&self, body: &[u8]) -> Result<(), LedgerError> {
@@ -159,24 +178,21 @@ impl Shard {
     }
 }
 
-/// Versions and LSNs of all fragments; every record has one LSN, so neither passes the shard's.
-fn parse_fragments(
-    body: &[u8],
-    fragments: usize,
-    lsn: u64,
-) -> Result<(Vec<u64>, Vec<u64>), LedgerError> {
-    let mut versions = Vec::with_capacity(fragments);
-    let mut lsns = Vec::with_capacity(fragments);
+/// Versions, LSNs and samples of all fragments; every update has one LSN, so neither of the first
+/// two passes the shard's.
+fn parse_fragments(body: &[u8], fragments: usize, lsn: u64) -> Result<[Vec<u64>; 3], LedgerError> {
+    let [mut versions, mut lsns, mut samples] = [(); 3].map(|()| Vec::with_capacity(fragments));
     for fragment in 0..fragments {
-        let offset = HEAD_SIZE + 16 * fragment;
+        let offset = HEAD_SIZE + FRAGMENT_SIZE * fragment;
         let (version, last) = (u64_at(body, offset), u64_at(body, offset + 8));
         if version > last || last > lsn || (version == 0) != (last == 0) {
             return Err(LedgerError::Inconsistent { what: "a fragment's version", offset });
         }
         versions.push(version);
         lsns.push(last);
+        samples.push(u64_at(body, offset + 16));
     }
-    Ok((versions, lsns))
+    Ok([versions, lsns, samples])
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -185,6 +201,6 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

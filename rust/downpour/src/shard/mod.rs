@@ -13,6 +13,7 @@
 mod decoded;
 mod export;
 mod fetch;
+mod rounds;
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -20,7 +21,7 @@ use crate::codec::{self, Codec};
 use crate::dedupe::{Claim, Entry, Ledger, Run, Verdict, lock};
 use crate::frame::Code;
 use crate::kernel::{DType, Gradient};
-use crate::store::{Applied, ApplyError, Store};
+use crate::store::{Admission, Applied, ApplyError, CloseError, Closed, Store};
 
 use decoded::{Scratch, Scratches};
 pub use export::ImportError;
@@ -45,14 +46,14 @@ pub struct Record<'a> {
     pub codec: u8,
     /// The elements' bytes; they need no alignment.
     pub payload: &'a [u8],
-    /// Multiplies the gradient.
-    pub scale: f32,
+    /// What was decided about its push.
+    pub admission: Admission,
 }
 
 /// The definite good answers to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Applied now.
+    /// Applied now, or added to its round.
     Applied {
         /// The record's log sequence number.
         lsn: u64,
@@ -100,6 +101,8 @@ impl From<ApplyError> for Refused {
             ApplyError::Length { .. } => Self::because(Code::Length),
             ApplyError::Fragment { .. } => Self::because(Code::Fragment),
             ApplyError::Full { .. } => Self::because(Code::StoreFull),
+            ApplyError::Round { .. } => Self::because(Code::Round),
+            ApplyError::Accumulators => Self::because(Code::Unsupported),
         }
     }
 }
@@ -202,21 +205,36 @@ impl Shard {
         self.ledger.find(replica)
     }
 
-    /// Apply a record that has no identity.
+    /// Take a record that has no identity; see [`Store::take`].
     ///
     /// # Errors
-    /// [`ApplyError`]; nothing was applied.
-    pub fn apply(
+    /// [`ApplyError`]; nothing was taken.
+    pub fn take(
         &self,
         fragment: usize,
         gradient: Gradient<'_>,
-        scale: f32,
+        base_version: u64,
+        admission: &Admission,
     ) -> Result<Applied, ApplyError> {
         let _open = self.enter();
-        self.store.apply(fragment, gradient, scale)
+        self.store.take(fragment, gradient, base_version, admission)
     }
 
-    /// Judge, apply and mark one record.
+    /// Apply what one fragment has accumulated; see [`Store::close_round`].
+    ///
+    /// # Errors
+    /// [`CloseError`]; nothing was applied.
+    pub fn close_round(
+        &self,
+        fragment: usize,
+        round: u64,
+        factor: Option<f32>,
+    ) -> Result<Option<Closed>, CloseError> {
+        let _open = self.enter();
+        self.store.close_round(fragment, round, factor)
+    }
+
+    /// Judge, apply (or add to its round) and mark one record.
     ///
     /// # Errors
     /// [`Refused`]; nothing was applied and nothing was marked.
@@ -236,7 +254,9 @@ impl Shard {
         }
         let mut scratch = None;
         let gradient = self.gradient(record, &mut scratch)?;
-        let applied = self.store.apply(record.fragment as usize, gradient, record.scale)?;
+        let fragment = record.fragment as usize;
+        let applied =
+            self.store.take(fragment, gradient, record.base_version, &record.admission)?;
         entry.complete(record.seq, applied.lsn);
         Ok(Outcome::Applied {
             lsn: applied.lsn,

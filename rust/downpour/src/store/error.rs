@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use super::Accumulated;
+
 /// A store cannot be made, loaded or read as asked. Nothing changed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -28,6 +30,8 @@ pub enum StoreError {
     Fragments { name: &'static str, actual: usize, expected: usize },
     #[error("fragment {fragment} has LSN {fragment_lsn}, above the store's LSN {lsn}")]
     Lsn { fragment: usize, fragment_lsn: u64, lsn: u64 },
+    #[error("fragment {fragment}: what was accumulated does not fit this store's accumulators")]
+    Accumulator { fragment: usize },
 }
 
 /// A record was refused. Parameters, state, version and LSN are as before, bit for bit.
@@ -47,8 +51,28 @@ pub enum ApplyError {
     Length { expected: usize, actual: usize },
     #[error("fragment {fragment} does not exist; this store has {fragments}")]
     Fragment { fragment: usize, fragments: usize },
+    /// The record belongs to a round that is not open here, or was closed.
+    #[error("round {round} is not open: the fragment is at round {open} with {count} records")]
+    Round { round: u64, open: u64, count: u64 },
+    #[error("this store has no accumulators")]
+    Accumulators,
     /// No room for another copy of a stripe (readers hold too many old ones), or for another
     /// waiting record. Retry when readers have let go.
     #[error("no room: {used} of {limit} {what} are in use; retry when readers or writers let go")]
     Full { what: &'static str, used: usize, limit: usize },
+}
+
+/// A round was not applied. Parameters, state, version and LSN are as before, bit for bit.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The round is as before.
+    #[error(transparent)]
+    NotNow(ApplyError),
+    /// The round is as before.
+    #[error("factor is {factor}, must be finite")]
+    Factor { factor: f32 },
+    /// The round is closed, and what was accumulated in it is gone.
+    #[error("round {} is closed and its {} records are dropped: {cause}", of.round, of.count)]
+    Dropped { of: Accumulated, cause: ApplyError },
 }

@@ -38,6 +38,8 @@ pub(super) struct Fragment {
     claimed: AtomicBool,
     /// Length of `waiting`, so that an empty one need not be looked at.
     waiting_len: AtomicUsize,
+    /// Training samples behind the updates.
+    samples: AtomicU64,
     /// Early records, owned by the claim holder.
     waiting: Mutex<Vec<(u64, Record)>>,
 }
@@ -52,6 +54,7 @@ impl Fragment {
             inbox: Head::new(),
             claimed: AtomicBool::new(false),
             waiting_len: AtomicUsize::new(0),
+            samples: AtomicU64::new(0),
             waiting: Mutex::new(Vec::new()),
         }
     }
@@ -140,23 +143,38 @@ impl Fragment {
     /// The store's counter moves after the blocks and before the fragment's LSN. Whoever reads the
     /// counter therefore finds in this fragment either the mark or a number, never a stale one:
     /// "everything changed since" misses nothing.
-    pub(super) fn published(&self, counter: &AtomicU64) -> (u64, u64) {
+    pub(super) fn published(&self, counter: &AtomicU64, samples: u64) -> (u64, u64) {
+        // ORDERING: Relaxed, as in `samples`.
+        self.samples.store(samples, Ordering::Relaxed);
         // ORDERING: Relaxed; written under the claim only.
         let version_before = self.version.load(Ordering::Relaxed);
         // ORDERING: Release, paired with the Acquire in `version`.
         self.version.store(version_before + 1, Ordering::Release);
-        // ORDERING: Release, paired with the Acquire in `Store::lsn`; Acquire keeps the numbers of
-        // one thread's records in their order for whoever sees the last of them.
-        let lsn = counter.fetch_add(1, Ordering::AcqRel) + 1;
+        let lsn = number(counter);
         // ORDERING: Release, paired with the Acquire in `lsn`.
         self.lsn.store(lsn, Ordering::Release);
         (lsn, version_before)
     }
 
+    /// Training samples behind the fragment's updates. Exact for the claim holder.
+    pub(super) fn samples(&self) -> u64 {
+        // ORDERING: Relaxed; written under the claim only, and nothing else depends on it.
+        self.samples.load(Ordering::Relaxed)
+    }
+
     /// Set the counters when restoring. Claim holder only.
-    pub(super) fn restore(&self, version: u64, lsn: u64) {
+    pub(super) fn restore(&self, version: u64, lsn: u64, samples: u64) {
+        // ORDERING: Relaxed, as in `samples`.
+        self.samples.store(samples, Ordering::Relaxed);
         // ORDERING: Release, paired with the Acquire in `version` and in `lsn`.
         self.version.store(version, Ordering::Release);
         self.lsn.store(lsn, Ordering::Release);
     }
+}
+
+/// The next LSN of the store's counter.
+pub(super) fn number(counter: &AtomicU64) -> u64 {
+    // ORDERING: Release, paired with the Acquire in `Store::lsn`; Acquire keeps the numbers of one
+    // thread's records in their order for whoever sees the last of them.
+    counter.fetch_add(1, Ordering::AcqRel) + 1
 }

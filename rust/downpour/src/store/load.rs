@@ -54,7 +54,8 @@ impl Store {
         Ok(())
     }
 
-    /// Continue where an earlier store ended: its LSN, and every fragment's version and LSN.
+    /// Continue where an earlier store ended: its LSN, and every fragment's version, LSN and
+    /// samples.
     ///
     /// # Errors
     ///
@@ -65,9 +66,11 @@ impl Store {
         lsn: u64,
         versions: &[u64],
         fragment_lsns: &[u64],
+        samples: &[u64],
     ) -> Result<(), StoreError> {
         let expected = self.fragments();
-        for (name, values) in [("versions", versions), ("fragment_lsns", fragment_lsns)] {
+        let all = [("versions", versions), ("fragment_lsns", fragment_lsns), ("samples", samples)];
+        for (name, values) in all {
             if values.len() != expected {
                 let actual = values.len();
                 return Err(StoreError::Fragments { name, actual, expected });
@@ -80,8 +83,9 @@ impl Store {
         self.expect_unsealed()?;
         // ORDERING: Release, paired with the Acquire in `Store::lsn`.
         self.lsn.store(lsn, Ordering::Release);
-        for (fragment, (&version, &lsn)) in versions.iter().zip(fragment_lsns).enumerate() {
-            self.claimed(fragment, |shared| shared.restore(version, lsn));
+        for fragment in 0..expected {
+            let (version, lsn) = (versions[fragment], fragment_lsns[fragment]);
+            self.claimed(fragment, |shared| shared.restore(version, lsn, samples[fragment]));
         }
         Ok(())
     }
@@ -117,7 +121,7 @@ impl Store {
         })
     }
 
-    fn expect_unsealed(&self) -> Result<(), StoreError> {
+    pub(super) fn expect_unsealed(&self) -> Result<(), StoreError> {
         // ORDERING: Relaxed; for a fragment with a record, the claim orders it.
         if self.sealed.load(Ordering::Relaxed) {
             return Err(StoreError::Sealed { lsn: self.lsn() });

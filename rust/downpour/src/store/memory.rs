@@ -10,6 +10,8 @@ pub struct Memory {
     pub parameters: usize,
     /// The optimizer's state.
     pub state: usize,
+    /// Reserved for sums of records that are not applied yet.
+    pub accumulators: usize,
     /// Blocks ready for the next records.
     pub spare: usize,
     /// Counters, words, links, and what rounding stripes up to whole blocks costs.
@@ -32,10 +34,12 @@ impl Store {
         let tables = arena.table_bytes()
             + self.words.bytes()
             + self.queue.bytes()
-            + self.fragments.len() * size_of::<Fragment>();
+            + self.fragments.len() * size_of::<Fragment>()
+            + size_of_val(&*self.accumulators);
         Memory {
             parameters,
             state,
+            accumulators: if self.accumulates() { parameters } else { 0 },
             spare: spares * block,
             table: rounding + tables,
             pinned: owned.saturating_sub(spares) * block,

@@ -29,6 +29,8 @@
 //!
 //! See [`Tuning`]. Reaching one refuses that record and loses nothing.
 
+mod accumulator;
+mod admission;
 #[allow(unsafe_code, reason = "the memory of published blocks")]
 mod block;
 mod block_words;
@@ -44,13 +46,16 @@ mod record;
 mod sync;
 mod ticket;
 
+use accumulator::Accumulator;
 use block::Arena;
 use block_words::Words;
 use fragment::Fragment;
 use queue::Queue;
-use sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 
-pub use error::{ApplyError, StoreError};
+pub use accumulator::{Accumulated, Closed};
+pub use admission::{Admission, AdmissionError, Round};
+pub use error::{ApplyError, CloseError, StoreError};
 pub use geometry::Geometry;
 pub use memory::Memory;
 pub use pinned::{Pinned, PinnedFragment, Snapshot};
@@ -91,6 +96,8 @@ pub struct Store {
     words: Words,
     fragments: Box<[Fragment]>,
     queue: Queue,
+    /// One a fragment, or none at all.
+    accumulators: Box<[Mutex<Accumulator>]>,
     lsn: AtomicU64,
     /// Stripes that readers keep; see [`Store::keep`].
     kept: AtomicUsize,
@@ -148,6 +155,7 @@ impl Store {
             words: Words::new(arena, count, fold_limit),
             fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
             queue: Queue::new(queue_max),
+            accumulators: Box::default(),
             lsn: AtomicU64::new(0),
             kept: AtomicUsize::new(0),
             // Each stripe that is kept costs at most one block: the rest is for records.
@@ -186,7 +194,8 @@ impl Store {
         1 + self.optimizer.planes()
     }
 
-    /// Records applied so far. Every record up to this number is visible to what is read after.
+    /// Records applied or accumulated and rounds applied, so far. Every update up to this number is
+    /// visible to what is read after.
     #[must_use]
     pub fn lsn(&self) -> u64 {
         // ORDERING: Acquire, paired with the counter's fetch_add in `Fragment::published`.
@@ -203,7 +212,17 @@ impl Store {
         self.fragments[fragment].version()
     }
 
-    /// The LSN of a fragment's last record, 0 if it has none.
+    /// Training samples behind a fragment's updates.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such fragment.
+    #[must_use]
+    pub fn samples(&self, fragment: usize) -> u64 {
+        self.fragments[fragment].samples()
+    }
+
+    /// The LSN of a fragment's last update, 0 if it has none.
     ///
     /// While a record is being published its number is not known yet; then this is the store's
     /// LSN, so that `fragment_lsn(f) > since` never misses a change that `lsn()` counted before.

@@ -9,6 +9,7 @@
 //! At most `records_max` records with a gradient wait; as many slots again are kept for tickets
 //! that were dropped unused, which hold no bytes.
 
+use super::Admission;
 use super::error::ApplyError;
 use super::list::{Head, Links};
 use super::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, own};
@@ -21,7 +22,7 @@ pub(super) enum Record {
     Update {
         bytes: Vec<u8>,
         dtype: DType,
-        scale: f32,
+        admission: Admission,
         settlement: Arc<Settlement>,
     },
 }
@@ -108,7 +109,7 @@ impl Queue {
         inbox: &Head,
         number: u64,
         gradient: Gradient<'_>,
-        scale: f32,
+        admission: Admission,
     ) -> Result<Receipt, ApplyError> {
         // ORDERING: Relaxed; a counter that bounds memory and orders nothing.
         let used = self.records.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +122,7 @@ impl Queue {
         let settlement = Arc::new(Settlement::new());
         let receipt = Receipt(Arc::clone(&settlement));
         let dtype = gradient.dtype();
-        let update = Record::Update { bytes: gradient.to_bytes(), dtype, scale, settlement };
+        let update = Record::Update { bytes: gradient.to_bytes(), dtype, admission, settlement };
         *own(&self.slots[slot as usize]) = Some((number, update));
         self.links.push(inbox, slot);
         Ok(receipt)

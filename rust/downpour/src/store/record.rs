@@ -1,22 +1,66 @@
 //! Computing one record's new blocks, and publishing all of them or none.
 
 use super::block::Fresh;
+use super::fragment::Fragment;
 use super::queue::Applied;
 use super::sync::Ordering;
-use super::{ApplyError, Store};
+use super::{Admission, ApplyError, Store};
 use crate::kernel::{Gradient, widen};
-use crate::optimizer::{Stripe, Worst};
+use crate::optimizer::{Context, Stripe, Worst};
+
+/// What is known of an update beside its gradient.
+#[derive(Clone, Copy)]
+pub(super) struct Update {
+    /// Multiplies the gradient.
+    pub scale: f32,
+    pub staleness: u64,
+    /// Records that it combines.
+    pub round_count: u64,
+    pub samples: u64,
+}
 
 impl Store {
-    /// Apply a record of the right length. The caller holds the fragment's claim.
-    pub(super) fn apply_claimed(
+    /// Apply a record of the right length, or add it to its round. The caller holds the fragment's
+    /// claim.
+    pub(super) fn take_claimed(
         &self,
         fragment: usize,
         gradient: Gradient<'_>,
-        scale: f32,
+        base_version: u64,
+        admission: &Admission,
     ) -> Result<Applied, ApplyError> {
         let shared = &self.fragments[fragment];
-        let terms = self.optimizer.terms(shared.version() + 1);
+        let version_before = shared.version();
+        let staleness = version_before.saturating_sub(base_version);
+        let (scale, samples) = (admission.factor(staleness), admission.samples);
+        let update = Update { scale, staleness, round_count: 1, samples };
+        match admission.round {
+            None => self.update(fragment, shared, gradient, update),
+            Some(round) => {
+                let lsn = self.accumulate(fragment, gradient, round, update)?;
+                Ok(Applied { lsn, version_before })
+            }
+        }
+    }
+
+    /// One update of a fragment, whose claim the caller holds: computed, checked, published.
+    pub(super) fn update(
+        &self,
+        fragment: usize,
+        shared: &Fragment,
+        gradient: Gradient<'_>,
+        Update { scale, staleness, round_count, samples }: Update,
+    ) -> Result<Applied, ApplyError> {
+        let samples_before = shared.samples();
+        let samples = samples_before.saturating_add(samples);
+        let terms = self.optimizer.terms(Context {
+            count: shared.version() + 1,
+            rate: 1.0,
+            staleness,
+            round_count,
+            samples_before,
+            samples,
+        });
         let stripes = self.geometry.fragment_stripes(fragment);
         let start = self.geometry.fragment_range(fragment).start;
         let mut scratch = self.scratch(&gradient)?;
@@ -49,17 +93,22 @@ impl Store {
         if !worst.result_finite() {
             return Err(self.refuse_result(fragment, &fresh));
         }
-        if !self.sealed.load(Ordering::Relaxed) {
-            // ORDERING: Relaxed; loading planes is ordered by the claims it takes.
-            self.sealed.store(true, Ordering::Relaxed);
-        }
+        self.seal();
         drop(old);
         shared.publishing();
         for (stripe, fresh) in stripes.zip(fresh) {
             self.words.publish(stripe, fresh);
         }
-        let (lsn, version_before) = shared.published(&self.lsn);
+        let (lsn, version_before) = shared.published(&self.lsn, samples);
         Ok(Applied { lsn, version_before })
+    }
+
+    /// From the first record on nothing can be loaded.
+    pub(super) fn seal(&self) {
+        if !self.sealed.load(Ordering::Relaxed) {
+            // ORDERING: Relaxed; loading planes is ordered by the claims it takes.
+            self.sealed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A block to write to.
@@ -81,7 +130,7 @@ impl Store {
 
     /// The whole gradient is scanned only now, when it is known to be bad.
     #[cold]
-    fn refuse_gradient(&self, gradient: Gradient<'_>, scale: f32) -> ApplyError {
+    pub(super) fn refuse_gradient(&self, gradient: Gradient<'_>, scale: f32) -> ApplyError {
         let mut values = vec![0.0; gradient.len()];
         widen(self.optimizer.level(), gradient, &mut values);
         let bad = |value: &f32| !(value * scale).is_finite();

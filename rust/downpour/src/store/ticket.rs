@@ -3,7 +3,7 @@
 use super::fragment::Fragment;
 use super::queue::{Applied, Receipt, Record};
 use super::sync::Backoff;
-use super::{ApplyError, Store};
+use super::{Admission, ApplyError, Store};
 use crate::kernel::Gradient;
 
 /// A turn in a fragment's order. Dropping it unused lets the turn pass.
@@ -40,9 +40,7 @@ impl Store {
         Ticket { store: self, fragment, number }
     }
 
-    /// Apply `scale * gradient` to a fragment, in the order of the calls' tickets.
-    ///
-    /// Waits while another thread settles an earlier record of the same fragment.
+    /// Apply a gradient that is not stale to a fragment; see [`take`](Self::take).
     ///
     /// # Errors
     ///
@@ -51,7 +49,25 @@ impl Store {
         &self,
         fragment: usize,
         gradient: Gradient<'_>,
-        scale: f32,
+        admission: impl Into<Admission>,
+    ) -> Result<Applied, ApplyError> {
+        self.take(fragment, gradient, u64::MAX, &admission.into())
+    }
+
+    /// Apply a record computed from `base_version` to a fragment, or add it to its round, in the
+    /// order of the calls' tickets.
+    ///
+    /// Waits while another thread settles an earlier record of the same fragment.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`]; nothing changed then.
+    pub fn take(
+        &self,
+        fragment: usize,
+        gradient: Gradient<'_>,
+        base_version: u64,
+        admission: &Admission,
     ) -> Result<Applied, ApplyError> {
         self.expect_len(fragment, &gradient)?;
         let ticket = self.ticket(fragment);
@@ -59,7 +75,7 @@ impl Store {
         let mut backoff = Backoff::default();
         loop {
             if shared.is_due(ticket.number) && shared.try_claim() {
-                return ticket.claimed().settle(gradient, scale);
+                return ticket.claimed().settle(gradient, base_version, admission);
             }
             backoff.wait();
         }
@@ -80,16 +96,18 @@ impl Store {
         &self,
         ticket: Ticket<'_>,
         gradient: Gradient<'_>,
-        scale: f32,
+        admission: impl Into<Admission>,
     ) -> Result<Outcome, ApplyError> {
+        let admission = admission.into();
         assert!(std::ptr::eq(self, ticket.store), "a ticket of another store");
         let fragment = ticket.fragment;
         self.expect_len(fragment, &gradient)?;
         let shared = &self.fragments[fragment];
         if shared.is_due(ticket.number) && shared.try_claim() {
-            return ticket.claimed().settle(gradient, scale).map(Outcome::Applied);
+            let settled = ticket.claimed().settle(gradient, u64::MAX, &admission);
+            return settled.map(Outcome::Applied);
         }
-        let receipt = self.queue.push_update(&shared.inbox, ticket.number, gradient, scale)?;
+        let receipt = self.queue.push_update(&shared.inbox, ticket.number, gradient, admission)?;
         std::mem::forget(ticket);
         self.settle_due(fragment);
         match receipt.poll() {
@@ -98,7 +116,11 @@ impl Store {
         }
     }
 
-    fn expect_len(&self, fragment: usize, gradient: &Gradient<'_>) -> Result<(), ApplyError> {
+    pub(super) fn expect_len(
+        &self,
+        fragment: usize,
+        gradient: &Gradient<'_>,
+    ) -> Result<(), ApplyError> {
         self.fragment(fragment)?;
         let expected = self.geometry.fragment_range(fragment).len();
         let actual = gradient.len();
@@ -163,7 +185,12 @@ impl Drop for Ticket<'_> {
 
 impl Claim<'_> {
     /// Apply the record whose turn it is, and pass the turn on whatever happens.
-    fn settle(&self, gradient: Gradient<'_>, scale: f32) -> Result<Applied, ApplyError> {
+    fn settle(
+        &self,
+        gradient: Gradient<'_>,
+        base_version: u64,
+        admission: &Admission,
+    ) -> Result<Applied, ApplyError> {
         struct Turn<'a>(&'a Fragment);
         impl Drop for Turn<'_> {
             fn drop(&mut self) {
@@ -171,7 +198,7 @@ impl Claim<'_> {
             }
         }
         let _turn = Turn(&self.store.fragments[self.fragment]);
-        self.store.apply_claimed(self.fragment, gradient, scale)
+        self.store.take_claimed(self.fragment, gradient, base_version, admission)
     }
 
     /// Settle every record that is due, in order.
@@ -180,10 +207,10 @@ impl Claim<'_> {
         while let Some(record) = shared.take_due(&self.store.queue) {
             match record {
                 Record::Void => shared.settle(),
-                Record::Update { bytes, dtype, scale, settlement } => {
+                Record::Update { bytes, dtype, admission, settlement } => {
                     let gradient = Gradient::from_bytes(&bytes, dtype);
                     let gradient = gradient.expect("queued as whole elements of this type");
-                    settlement.settle(self.settle(gradient, scale));
+                    settlement.settle(self.settle(gradient, u64::MAX, &admission));
                     self.store.queue.forget_update();
                 }
             }

@@ -8,7 +8,9 @@ use std::sync::Mutex;
 
 use downpour::kernel::{Gradient, Level};
 use downpour::optimizer::{Optimizer, parts};
-use downpour::store::{Applied, ApplyError, Geometry, Store};
+use downpour::store::{
+    Accumulated, Admission, Applied, ApplyError, CloseError, Closed, Geometry, Store,
+};
 
 pub type Part = (String, BTreeMap<String, f64>);
 
@@ -40,10 +42,11 @@ fn usual(part: &str, number: &str) -> f64 {
         ("trace", "decay") | (_, "momentum" | "beta1") => 0.9,
         (_, "max") => 0.75,
         (_, "rate") => 0.01,
-        (_, "updates") => 5.0,
+        (_, "over") => 5.0,
+        (_, "by_samples") => 0.0,
         (_, "every") => 2.0,
         (_, "start" | "floor" | "initial") => 0.1,
-        (_, "factor") => 0.5,
+        (_, "factor" | "power" | "records") => 0.5,
         (_, "lr") => 0.05,
         (_, "nesterov") => 1.0,
         (_, "beta2") => 0.999,
@@ -75,19 +78,40 @@ fn single(value: f64) -> f32 {
     value as f32
 }
 
-/// What the chain's schedules make of the learning rate at the `t`-th update.
-fn rate(parts: &[Part], t: u64) -> f64 {
-    let before = u32::try_from(t - 1).expect("tests are short");
+/// What is known of an update beside its elements.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    pub count: u64,
+    pub staleness: u64,
+    pub round_count: u64,
+    pub samples_before: u64,
+    pub samples: u64,
+}
+
+fn small(count: u64) -> u32 {
+    u32::try_from(count).expect("tests are short")
+}
+
+/// What the chain's factors make of the learning rate.
+fn rate(parts: &[Part], at: At) -> f64 {
     let mut rate = 1.0;
     for (name, numbers) in parts {
-        let way = |count: u32| (f64::from(count) / numbers["updates"]).min(1.0);
+        let by_samples = numbers.get("by_samples") == Some(&1.0);
+        let [before, after] = if by_samples {
+            [at.samples_before, at.samples_before + at.samples].map(small)
+        } else {
+            [at.count - 1, at.count].map(small)
+        };
+        let way = |count: u32| (f64::from(count) / numbers["over"]).min(1.0);
         rate *= match name.as_str() {
-            "warm_up" => numbers["start"] + (1.0 - numbers["start"]) * way(before + 1),
+            "warm_up" => numbers["start"] + (1.0 - numbers["start"]) * way(after),
             "step_decay" => {
                 let steps =
                     (0..=before).filter(|b| *b > 0 && f64::from(*b) % numbers["every"] == 0.0);
                 power(numbers["factor"], steps.count() as u64)
             }
+            "staleness_decay" => 1.0 / raised(at.staleness.max(1), numbers["power"]),
+            "linear_scaling" => f64::from(small(at.round_count)) / numbers["records"],
             "cosine" => {
                 let rest = 1.0 - numbers["floor"];
                 numbers["floor"] + rest * (1.0 + cos_pi(way(before))) / 2.0
@@ -105,9 +129,25 @@ fn cos_pi(x: f64) -> f64 {
     -(y * (1.0 - terms.fold(0.0, |sum, divisor| (1.0 - sum) * (y * y) / divisor)))
 }
 
-/// One element's update, the `t`-th of its fragment; `g` is the scaled gradient.
-pub fn update(parts: &[Part], t: u64, mut p: f32, mut g: f32, mut s: &mut [f32]) -> f32 {
-    let rate = rate(parts, t);
+/// `base^exponent` from whole powers and square roots, one for each binary digit of the rest.
+pub fn raised(base: u64, exponent: f64) -> f64 {
+    let base = f64::from(small(base));
+    let roots = std::iter::successors(Some(base.sqrt()), |root| Some(root.sqrt()));
+    let mut rest = exponent.fract();
+    let mut result =
+        power(base, (0..64).filter(|whole| f64::from(*whole) < exponent.floor()).count() as u64);
+    for root in roots.take(60) {
+        rest *= 2.0;
+        if rest >= 1.0 {
+            (result, rest) = (result * root, rest - 1.0);
+        }
+    }
+    result
+}
+
+/// One element's update; `g` is the scaled gradient.
+pub fn update(parts: &[Part], at: At, mut p: f32, mut g: f32, mut s: &mut [f32]) -> f32 {
+    let (rate, t) = (rate(parts, at), at.count);
     for part in parts {
         let (name, numbers) = part;
         let number = |name: &str| single(numbers[name]);
@@ -119,7 +159,7 @@ pub fn update(parts: &[Part], t: u64, mut p: f32, mut g: f32, mut s: &mut [f32])
                 s[0] = number("decay") * s[0] + g;
                 g = s[0];
             }
-            "warm_up" | "step_decay" | "cosine" => {}
+            "warm_up" | "step_decay" | "cosine" | "staleness_decay" | "linear_scaling" => {}
             "sgd" => p -= single(lr) * g,
             "momentum" => {
                 s[0] = number("momentum") * s[0] + g;
@@ -158,14 +198,50 @@ fn power(base: f64, t: u64) -> f64 {
 
 /// What a store promises, for the store and its twin alike.
 pub trait Records: Sync {
-    fn apply(&self, fragment: usize, gradient: &[f32], scale: f32) -> Result<Applied, ApplyError>;
+    fn take(
+        &self,
+        fragment: usize,
+        gradient: &[f32],
+        base_version: u64,
+        admission: &Admission,
+    ) -> Result<Applied, ApplyError>;
+    fn close(
+        &self,
+        fragment: usize,
+        round: u64,
+        factor: Option<f32>,
+    ) -> Result<Option<Closed>, CloseError>;
+    fn open(&self, fragment: usize) -> Accumulated;
     fn plane(&self, plane: usize) -> Vec<f32>;
     fn counters(&self) -> (u64, Vec<u64>, Vec<u64>);
+
+    fn apply(&self, fragment: usize, gradient: &[f32], scale: f32) -> Result<Applied, ApplyError> {
+        self.take(fragment, gradient, u64::MAX, &Admission::from(scale))
+    }
 }
 
 impl Records for Store {
-    fn apply(&self, fragment: usize, gradient: &[f32], scale: f32) -> Result<Applied, ApplyError> {
-        Store::apply(self, fragment, Gradient::F32(gradient), scale)
+    fn take(
+        &self,
+        fragment: usize,
+        gradient: &[f32],
+        base_version: u64,
+        admission: &Admission,
+    ) -> Result<Applied, ApplyError> {
+        Store::take(self, fragment, Gradient::F32(gradient), base_version, admission)
+    }
+
+    fn close(
+        &self,
+        fragment: usize,
+        round: u64,
+        factor: Option<f32>,
+    ) -> Result<Option<Closed>, CloseError> {
+        self.close_round(fragment, round, factor)
+    }
+
+    fn open(&self, fragment: usize) -> Accumulated {
+        self.accumulated(fragment).expect("it accumulates")
     }
 
     fn plane(&self, plane: usize) -> Vec<f32> {
@@ -194,6 +270,8 @@ struct State {
     lsn: u64,
     versions: Vec<u64>,
     lsns: Vec<u64>,
+    samples: Vec<u64>,
+    rounds: Vec<(Accumulated, Vec<f32>)>,
 }
 
 impl Twin {
@@ -201,30 +279,31 @@ impl Twin {
         let mut planes = vec![vec![0.0; geometry.len]];
         planes.extend(initial_state(parts).into_iter().map(|value| vec![value; geometry.len]));
         let zeros = vec![0; geometry.fragments()];
-        let state = State { planes, lsn: 0, versions: zeros.clone(), lsns: zeros };
+        let rounds = vec![(Accumulated::default(), vec![]); geometry.fragments()];
+        let (versions, lsns, samples) = (zeros.clone(), zeros.clone(), zeros);
+        let state = State { planes, lsn: 0, versions, lsns, samples, rounds };
         Self { geometry, parts: parts.to_vec(), state: Mutex::new(state) }
     }
 
     pub fn load(&self, values: &[f32]) {
         self.state.lock().unwrap().planes[0].copy_from_slice(values);
     }
-}
 
-impl Records for Twin {
-    fn apply(&self, fragment: usize, gradient: &[f32], scale: f32) -> Result<Applied, ApplyError> {
-        let range = self.geometry.fragment_range(fragment);
-        if gradient.len() != range.len() {
-            let (expected, actual) = (range.len(), gradient.len());
-            return Err(ApplyError::Length { expected, actual });
-        }
-        let mut state = self.state.lock().unwrap();
-        let t = state.versions[fragment] + 1;
+    /// One update from a gradient times `scale`.
+    fn update(
+        &self,
+        state: &mut State,
+        fragment: usize,
+        gradient: &[f32],
+        scale: f32,
+        at: At,
+    ) -> Result<Applied, ApplyError> {
         let mut planes = state.planes.clone();
         let (mut bad_gradient, mut bad_result) = (vec![], vec![]);
-        for (offset, index) in range.enumerate() {
+        for (offset, index) in self.geometry.fragment_range(fragment).enumerate() {
             let g = gradient[offset] * scale;
             let mut s: Vec<f32> = planes[1..].iter().map(|plane| plane[index]).collect();
-            let p = update(&self.parts, t, planes[0][index], g, &mut s);
+            let p = update(&self.parts, at, planes[0][index], g, &mut s);
             if !g.is_finite() {
                 bad_gradient.push(offset);
             }
@@ -244,9 +323,99 @@ impl Records for Twin {
         }
         state.planes = planes;
         state.lsn += 1;
-        state.versions[fragment] = t;
+        state.versions[fragment] = at.count;
         state.lsns[fragment] = state.lsn;
-        Ok(Applied { lsn: state.lsn, version_before: t - 1 })
+        state.samples[fragment] += at.samples;
+        Ok(Applied { lsn: state.lsn, version_before: at.count - 1 })
+    }
+}
+
+impl State {
+    fn at(&self, fragment: usize, staleness: u64, round_count: u64, samples: u64) -> At {
+        let samples_before = self.samples[fragment];
+        let count = self.versions[fragment] + 1;
+        At { count, staleness, round_count, samples_before, samples }
+    }
+
+    /// The refusal, unless the round is open or may be opened.
+    fn expect_open(&self, fragment: usize, round: u64) -> Result<(), ApplyError> {
+        let Accumulated { round: open, count, .. } = self.rounds[fragment].0;
+        if round == open || (count == 0 && round > open) {
+            return Ok(());
+        }
+        Err(ApplyError::Round { round, open, count })
+    }
+}
+
+impl Records for Twin {
+    fn take(
+        &self,
+        fragment: usize,
+        gradient: &[f32],
+        base_version: u64,
+        admission: &Admission,
+    ) -> Result<Applied, ApplyError> {
+        let range = self.geometry.fragment_range(fragment);
+        if gradient.len() != range.len() {
+            let (expected, actual) = (range.len(), gradient.len());
+            return Err(ApplyError::Length { expected, actual });
+        }
+        let mut state = self.state.lock().unwrap();
+        let version_before = state.versions[fragment];
+        let staleness = version_before.saturating_sub(base_version);
+        let power = raised(staleness.max(1), admission.staleness_power);
+        let weight = admission.round.map_or(1.0, |round| round.weight);
+        let factor = single(f64::from(admission.scale) * weight / power);
+        let Some(round) = admission.round else {
+            let at = state.at(fragment, staleness, 1, admission.samples);
+            return self.update(&mut state, fragment, gradient, factor, at);
+        };
+        state.expect_open(fragment, round.number)?;
+        let products: Vec<f32> = gradient.iter().map(|g| factor * g).collect();
+        let bad: Vec<usize> = (0..products.len()).filter(|&i| !products[i].is_finite()).collect();
+        if let Some(&first_index) = bad.first() {
+            return Err(ApplyError::NonFinite { count: bad.len(), first_index });
+        }
+        let (open, sum) = &mut state.rounds[fragment];
+        if sum.is_empty() {
+            *sum = products;
+        } else {
+            sum.iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
+        }
+        open.round = round.number;
+        open.count += 1;
+        open.weight += round.weight;
+        open.samples += admission.samples;
+        open.staleness = open.staleness.max(staleness);
+        state.lsn += 1;
+        Ok(Applied { lsn: state.lsn, version_before })
+    }
+
+    fn close(
+        &self,
+        fragment: usize,
+        round: u64,
+        factor: Option<f32>,
+    ) -> Result<Option<Closed>, CloseError> {
+        let mut state = self.state.lock().unwrap();
+        state.expect_open(fragment, round).map_err(CloseError::NotNow)?;
+        let next = Accumulated { round: round + 1, ..Accumulated::default() };
+        let (of, sum) = std::mem::replace(&mut state.rounds[fragment], (next, vec![]));
+        if of.count == 0 {
+            return Ok(None);
+        }
+        let scale = factor.unwrap_or_else(|| single(1.0 / of.weight));
+        let at = state.at(fragment, of.staleness, of.count, of.samples);
+        match self.update(&mut state, fragment, &sum, scale, at) {
+            Ok(Applied { lsn, version_before }) => {
+                Ok(Some(Closed { lsn, version: version_before + 1, of }))
+            }
+            Err(cause) => Err(CloseError::Dropped { of, cause }),
+        }
+    }
+
+    fn open(&self, fragment: usize) -> Accumulated {
+        self.state.lock().unwrap().rounds[fragment].0
     }
 
     fn plane(&self, plane: usize) -> Vec<f32> {

@@ -1,0 +1,127 @@
+"""Records that a shard combines in rounds, as Python sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydownpour import _core, errors
+
+LEN, STRIPE_LEN, FRAGMENT_LEN = 40, 16, 32
+ONES = np.ones(FRAGMENT_LEN, "f4")
+
+
+def make_store(*, accumulates: bool = True) -> _core.Store:
+    return _core.Store(
+        len=LEN,
+        stripe_len=STRIPE_LEN,
+        fragment_len=FRAGMENT_LEN,
+        optimizer=_core.Optimizer([("sgd", {"lr": 1.0})]),
+        accumulates=accumulates,
+    )
+
+
+def read(store: _core.Store) -> np.ndarray[Any, Any]:
+    values = np.empty(store.len, "f4")
+    store.read(values)
+    return values
+
+
+def test_a_round_is_one_update_with_one_lsn_and_one_version() -> None:
+    store = make_store()
+    assert store.accumulates
+    assert store.accumulated(0) is None
+    for lsn, weight in enumerate([1.0, 3.0], start=1):
+        assert store.apply(0, ONES * lsn, 1, round=5, weight=weight, samples=10) == lsn
+    assert store.accumulated(0) == (5, 2, 4.0)
+    assert store.version(0) == np.count_nonzero(read(store)) == 0
+    closed = store.close_round(0, 5)
+    assert closed is not None
+    assert (closed.lsn, closed.version, closed.count, closed.weight) == (3, 1, 2, 4.0)
+    assert (closed.samples, closed.staleness) == (20, 0)
+    np.testing.assert_array_equal(read(store)[:32], np.full(32, -(1 + 3 * 2) / 4, "f4"))
+    assert store.accumulated(0) is None
+    assert store.close_round(0, 6) is None, "nothing was accumulated"
+    assert store.lsn == 3
+    with pytest.raises(errors.LocalProtocolError, match=r"round 6 is not open: .* at round 7"):
+        store.apply(0, ONES, 1, round=6)
+    with pytest.raises(errors.LocalProtocolError, match="round 6 is not open"):
+        store.close_round(0, 6)
+
+
+def test_a_sum_is_applied_with_any_factor() -> None:
+    store = make_store()
+    for fragment in (0, 1):
+        g = ONES[: (32, 8)[fragment]]
+        store.apply(fragment, g, 1, round=0)
+        store.apply(fragment, g, 1, round=0)
+    store.close_round(0, 0, factor=1.0)
+    store.close_round(1, 0, factor=0.25)
+    np.testing.assert_array_equal(read(store), np.r_[np.full(32, -2.0), np.full(8, -0.5)])
+
+
+def test_what_cannot_be_applied_is_dropped_and_said() -> None:
+    store = make_store()
+    store.apply(0, ONES * np.float32(3e38), 1, round=0)
+    store.apply(0, ONES * np.float32(3e38), 1, round=0)
+    with pytest.raises(errors.NonFiniteGradient) as caught:
+        store.close_round(0, 0)
+    assert "round 0 is closed and its 2 records are dropped" in str(caught.value)
+    assert caught.value.details == {"count": 32, "first_index": 0}
+    assert (store.accumulated(0), store.version(0)) == (None, 0)
+
+
+def test_numbers_that_make_no_sense_are_named() -> None:
+    store = make_store()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"scale": float("nan")}, "scale is NaN"),
+        ({"staleness_power": -1.0}, "staleness_power is -1"),
+        ({"staleness_power": 9.0}, "0 to 8"),
+        ({"round": 0, "weight": 0.0}, "weight is 0"),
+        ({"round": 2**64 - 1}, "cannot be closed"),
+    ]
+    for numbers, words in wrong:
+        with pytest.raises(errors.ParameterError, match=words):
+            store.apply(0, ONES, 1, **numbers)
+    with pytest.raises(errors.ParameterError, match="factor is inf"):
+        store.close_round(0, 0, factor=float("inf"))
+    with pytest.raises(errors.ParameterError, match="accumulates=True"):
+        make_store(accumulates=False).apply(0, ONES, 1, round=0)
+    with pytest.raises(errors.ParameterError, match="no accumulators"):
+        make_store(accumulates=False).close_round(0, 0)
+    with pytest.raises(errors.ParameterError, match="fragment"):
+        store.accumulated(2)
+
+
+def test_staleness_divides_where_it_is_known() -> None:
+    store = make_store()
+    for _ in range(4):
+        store.apply(0, ONES, 1)
+    store.apply(0, ONES, 1, base_version=0, staleness_power=0.5)
+    assert read(store)[0] == -4.5
+    store.apply(1, ONES[:8], 1, base_version=0, staleness_power=0.5)
+    assert read(store)[32] == -1.0, "nothing happened to that fragment"
+
+
+def test_an_export_carries_open_rounds_samples_and_what_was_closed() -> None:
+    old, new = make_store(), make_store()
+    old.apply(1, ONES[:8], 1, round=3)
+    old.close_round(1, 3)
+    old.apply(0, ONES, 1, round=4, weight=2.5, samples=8)
+    values = read(old)
+    new.load(0, values)
+    new.import_ledger(old.export_ledger())
+    assert new.accumulated(0) == (4, 1, 2.5)
+    for store in (old, new):
+        with pytest.raises(errors.LocalProtocolError, match="at round 4"):
+            store.apply(1, ONES[:8], 1, round=3)
+        store.apply(0, ONES, 1, round=4)
+        closed = store.close_round(0, 4)
+        assert closed is not None
+        assert (closed.lsn, closed.count, closed.samples) == (5, 2, 8)
+    np.testing.assert_array_equal(read(new), read(old))
+    assert new.export_ledger() == old.export_ledger()
+    with pytest.raises(errors.CheckpointError, match="combined in rounds"):
+        make_store(accumulates=False).import_ledger(old.export_ledger())
