@@ -54,6 +54,7 @@ CODE_WINDOW: Final[int]  # 8
 CODE_STORE_FULL: Final[int]  # 9
 CODE_POLICY: Final[int]  # 10
 CODE_ROUND: Final[int]  # 11, the record's round is not open
+CODE_NORM: Final[int]  # 12, the gradient is larger than the job allows
 
 DTYPE_F32: Final[int]  # 1
 DTYPE_F64: Final[int]  # 2
@@ -143,6 +144,9 @@ class Store:
     make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free; an
     update is applied by whoever holds the stripe's claim. Updates of a fragment are applied in
     ticket order (see apply).
+    A record whose gradient has an L2 norm above max_norm, decoded and before the scale, is refused
+    unseen by the optimizer; None measures nothing. Raises ConfigError unless it is finite and
+    above 0.
 
     With accumulates=True records may be combined in rounds: each fragment has an accumulator (one
     f32 an element more, which readers never see). A record that comes with a round is not applied
@@ -163,6 +167,7 @@ class Store:
         optimizer: Optimizer,
         codec: Codec | None = None,
         accumulates: bool = False,
+        max_norm: float | None = None,
     ) -> Store: ...
     @property
     def len(self) -> int: ...
@@ -206,7 +211,7 @@ class Store:
         Raises NonFiniteGradient (with .count and .first_index) and changes nothing if the payload,
         times its factor, holds NaN or Inf, or if the result would; LimitExceeded if there is no
         block to write to; ParameterError for a wrong length, fragment or dtype, or numbers that
-        accept() refuses; LocalProtocolError if the round is not open.
+        accept() refuses, or a norm above max_norm; LocalProtocolError if the round is not open.
         """
     @property
     def accumulates(self) -> bool:
@@ -379,6 +384,9 @@ class Refusal:
     @property
     def first_index(self) -> int:
         """Within the fragment; -1 where no element is to blame."""
+    @property
+    def norm(self) -> float:
+        """The gradient's L2 norm where that is why, else 0."""
 
 @final
 class ShardInlet:

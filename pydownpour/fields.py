@@ -28,6 +28,8 @@ Whole: TypeAlias = Annotated[int, Meta(ge=-limits.COUNT_MAX, le=limits.COUNT_MAX
 """Any whole number."""
 Finite: TypeAlias = Annotated[float, Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
 """Any finite number."""
+Norm: TypeAlias = Annotated[float, Meta(gt=0, le=limits.NORM_MAX)]
+"""A bound on the L2 norm of a push."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=limits.SECONDS_MAX)]
 """How long something takes or took."""
 

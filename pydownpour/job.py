@@ -144,9 +144,14 @@ class Job:
         name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
         wire_dtype: What gradients travel as: float32, float16 or bfloat16 (half the bytes; float16
             is finer and ends at 65504, bfloat16 reaches as far as float32), or float64.
+        max_norm: The largest L2 norm of a whole push (of what is accrued, as it travels, before a
+            policy's scale), above 0, or None for no bound. A replica drops a push that is larger as
+            it drops NaN: counted and named, its unit given back. A shard refuses one, and each
+            fragment that is larger by itself, whatever its sender said of it, and names the
+            sender. So one push can move a parameter only so far; many small ones still can.
         on_error: What becomes of the job when ``limits.UNIT_FAILURES_MAX`` tries at one unit of
             its work have failed, wherever it was lent: the replica function raised, or a gradient
-            was dropped as NaN or refused by a shard.
+            was dropped as NaN or too large, or refused by a shard.
             "stop": it ends as failed, its parameters are kept. "skip": the unit is set aside and
             named in the report with its samples and the traceback, and the job goes on.
 
@@ -172,6 +177,7 @@ class Job:
         data: Work | None = None,
         name: str | None = None,
         wire_dtype: str = "float32",
+        max_norm: float | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self._parameters: dict[str, NDArray[Any]] | None = arrays_of(parameters)
@@ -188,6 +194,7 @@ class Job:
             known = ", ".join(WIRE_DTYPES)
             raise ConfigError(f"wire_dtype={wire_dtype!r}: unknown; choose one of {known}")
         self.wire_dtype = wire_dtype
+        self.max_norm = None if max_norm is None else _checked_norm(max_norm)
         if on_error not in ("stop", "skip"):
             raise ConfigError(f"on_error={on_error!r}: choose stop or skip")
         self.on_error: Literal["stop", "skip"] = on_error
@@ -286,6 +293,14 @@ def _checked_optimizer(optimizer: Part) -> Part:
         )
     _core.Optimizer(optimizer.parts())  # what shards cannot compile is said here, not there
     return optimizer
+
+
+def _checked_norm(max_norm: float) -> float:
+    most = limits.NORM_MAX
+    return config.real(
+        "max_norm", max_norm, lambda x: 0 < x <= most,
+        f"choose above 0 and up to {most:g} (NORM_MAX), or None for no bound",
+    )  # fmt: skip
 
 
 T = TypeVar("T")

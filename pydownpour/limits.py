@@ -37,6 +37,8 @@ SEQ_WINDOW: Final = 1024
 """Records above the floor a shard remembers per replica: 128 bytes of bitmap."""
 PUSHES_IN_FLIGHT_MAX: Final = 8
 """Unacknowledged pushes per replica and shard before push() waits."""
+NORM_MAX: Final = 1e38
+"""The largest max_norm of a job: norms are announced as float32, which ends at 3.4e38."""
 JSON_SIZE_MAX: Final = 4 * MIB
 """Bytes of one control-plane JSON body; a status of many replicas is the longest."""
 MESSAGE_SIZE_MAX: Final = 256 * KIB

@@ -116,6 +116,7 @@ def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) 
         fingerprint=job.layout.fingerprint,
         optimizer=job.optimizer.parts(),
         policy=job.policy.to_wire(),
+        max_norm=job.max_norm,
         heartbeat_s=limits.HEARTBEAT_S,
         job=job.name,
     )
@@ -144,6 +145,7 @@ def joined(
         optimizer=job.optimizer.parts(),
         work=work,
         wire_dtype=job.wire_dtype,
+        max_norm=job.max_norm,
         heartbeat_s=limits.HEARTBEAT_S,
         lease_s=limits.LEASE_S,
         job=job.name,

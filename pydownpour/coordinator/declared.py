@@ -75,6 +75,10 @@ class Declared(Protocol):
         """What gradients travel as."""
 
     @property
+    def max_norm(self) -> float | None:
+        """The L2 norm above which no push is applied."""
+
+    @property
     def evaluation(self) -> Callable[[dict[str, Any]], Any] | None:
         """The user's evaluate function."""
 

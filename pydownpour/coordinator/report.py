@@ -159,6 +159,7 @@ def _gradients(job: JobState, counts: list[ReplicaStats]) -> dict[str, Any]:
         "computed": sum(c.steps for c in counts),
         "dropped": sum(c.gradients_dropped for c in counts),
         "wire_dtype": job.declared.wire_dtype,
+        "max_norm": job.declared.max_norm,
         "values_overflowed": sum(c.values_overflowed for c in counts),
         "values_underflowed": sum(c.values_underflowed for c in counts),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -101,7 +102,7 @@ class Accrual:
         """Lay one gradient's arrays end to end, and look at it; None stands for zeros."""
         self._fill(gradients, self._slot)
         bad, first, squares = _core.check(raw(self._slot.flat), 1)
-        return Gathered(self._slot.flat, bad, first, squares**0.5)
+        return Gathered(self._slot.flat, bad, first, math.sqrt(squares))
 
     def add(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final, final
 
 import numpy as np
@@ -81,12 +82,12 @@ def encode(values: Flat, wire_dtype: str) -> Encoded:
     code = DTYPE_CODES[wire_dtype]
     if code == single:
         bad, first, squares = _core.check(raw(values), single)
-        return Encoded(raw(values), bad, first, squares**0.5)
+        return Encoded(raw(values), bad, first, math.sqrt(squares))
     data = memoryview(bytearray(len(values) * DTYPE_SIZES[wire_dtype]))
     _core.cast(values, single, data, code)
     bad, first, squares = _core.check(data, code)
     underflowed = _core.zeros(data, code) - _core.zeros(values, single)
-    return Encoded(data, bad, first, squares**0.5, underflowed)
+    return Encoded(data, bad, first, math.sqrt(squares), underflowed)
 
 
 @final

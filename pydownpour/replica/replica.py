@@ -88,7 +88,8 @@ class Replica(_Face):
             NonFiniteGradient: too many steps in a row held NaN or Inf (one alone is dropped,
                 counted and logged).
             GradientsRefused: too many pushes in a row were not applied: too large for the wire's
-                dtype, an optimizer's result that is not finite, a policy that takes none.
+                dtype or the job's ``max_norm``, an optimizer's result that is not finite, a policy
+                that takes none.
             Fenced, JobFailed: the session ended.
             ClosedError: the job is over; a job's own function need not catch it.
         """

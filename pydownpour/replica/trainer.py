@@ -240,27 +240,42 @@ class Trainer:
             norm=accrued.encoded.norm,
             leases=accrued.leases,
         )
+        most = self.session.joined.max_norm
         if accrued.encoded.bad:
             push.reason = self._cannot_be_sent(accrued)
+        elif most is not None and accrued.encoded.norm > most:
+            push.reason = self._too_large(accrued, most)
         self.portal.post(self.outbox.push, push)
         return push.index
 
     def _cannot_be_sent(self, accrued: Accrued) -> str:
         """A sum of finite gradients that is not finite as it would travel: dropped, and why."""
         encoded, wire = accrued.encoded, self.session.joined.wire_dtype
-        self._unsent += 1
-        self.dropped += accrued.steps
         self.overflowed += encoded.bad
         name, index = self.accrual.place(encoded.first)
-        steps = f", accrued over {accrued.steps} steps," if accrued.steps > 1 else ""
-        words = (
-            f"{self._who()}: {encoded.bad} values of the gradient{steps} are too large for the "
+        return self._not_sent(
+            accrued,
+            f"{encoded.bad} values of {_the_gradient(accrued)} are too large for the "
             f"{wire} they travel as, the first in {name!r} at flat index {index}: "
             f"{accrued.values[encoded.first]:g}, the largest possible is {LARGEST[wire]:g}; "
             "nothing was pushed. Choose "
             + ("" if wire == "float32" else "wire_dtype='float32' or 'bfloat16' for the job, or ")
-            + "a smaller learning rate"
+            + "a smaller learning rate",
         )
+
+    def _too_large(self, accrued: Accrued, most: float) -> str:
+        """A push that the shards would refuse is not sent to them: dropped, and why."""
+        return self._not_sent(
+            accrued,
+            f"{_the_gradient(accrued)} has an L2 norm of {accrued.encoded.norm:.6g}, above the "
+            f"job's max_norm of {most:g}; dropped, nothing was pushed. Scale or clip it before "
+            "step(), or choose a larger max_norm",
+        )
+
+    def _not_sent(self, accrued: Accrued, why: str) -> str:
+        self._unsent += 1
+        self.dropped += accrued.steps
+        words = f"{self._who()}: {why}"
         log.warning(words)
         return words
 
@@ -308,3 +323,12 @@ class Trainer:
             losses_not_finite=self.losses_not_finite,
             wait_s=self.wait_s,
         )
+
+
+def _the_gradient(accrued: Accrued) -> str:
+    """For messages, with how many steps it is the sum of."""
+    return (
+        f"the gradient, accrued over {accrued.steps} steps,"
+        if accrued.steps > 1
+        else ("the gradient")
+    )

@@ -12,6 +12,8 @@ import heapq
 from collections.abc import Callable
 from typing import final
 
+import numpy as np
+
 from pydownpour import _core, limits
 from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
@@ -94,6 +96,7 @@ class Shard:
             stripe_len=assigned.stripe_len,
             fragment_len=assigned.fragment_len,
             optimizer=_core.Optimizer(assigned.optimizer),
+            max_norm=assigned.max_norm,
         )
         self.shard_map: ShardMap | None = None
         """The newest that we have heard of."""
@@ -192,11 +195,25 @@ class Shard:
         code = _VERDICT_CODES.get(verdict)
         if code is not None:
             return Refused(code, self._why(verdict, frame))
+        if self._is_too_large(notice.norm):
+            return Refused(Code.NORM, f"replica {frame.replica}: {self._too_large(notice.norm)}")
         push = PushInfo(frame.replica, notice.clock, notice.samples, notice.norm)
         decision = self.rule.announce(push, ClusterView(epoch=self.assigned.epoch))
         if isinstance(decision, Apply):
             return decision.scale.factor
         return Refused(Code.POLICY, decision.why if isinstance(decision, Refuse) else "not yet")
+
+    def _is_too_large(self, norm: float) -> bool:
+        """Whether a push says so of itself; its fragments are measured whatever it says."""
+        most = self.assigned.max_norm
+        # It was rounded to float32 on its way.
+        return most is not None and norm > float(np.float32(most))
+
+    def _too_large(self, norm: float) -> str:
+        return (
+            f"the gradient has an L2 norm of {norm:.6g}, above the job's max_norm of "
+            f"{self.assigned.max_norm:g}; nothing was applied"
+        )
 
     def welcome(self, replica: int, incarnation: int) -> None:
         """A replica that has shown who it is: its older lives are over here, from now on.
@@ -253,6 +270,8 @@ class Shard:
                 f"{where}: {what} holds {refusal.count} NaN or infinite values, the first at "
                 f"element {first + refusal.first_index} of the layout; nothing was applied"
             )
+        if code is Code.NORM:
+            return f"{where}: {self._too_large(refusal.norm)}"
         if code is Code.FULL:
             memory = self.store.memory()
             return (

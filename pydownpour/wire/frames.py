@@ -76,6 +76,7 @@ class Code(enum.IntEnum):
     FULL = _core.CODE_STORE_FULL
     POLICY = _core.CODE_POLICY
     ROUND = _core.CODE_ROUND
+    NORM = _core.CODE_NORM
 
 
 NOT_NOW: Final = (Code.WINDOW, Code.FULL)

@@ -37,6 +37,7 @@ from pydownpour.fields import (
     Count,
     Finite,
     Label,
+    Norm,
     Parts,
     Seconds,
     Settings,
@@ -160,6 +161,8 @@ class Joined(Message, frozen=True, kw_only=True):
     optimizer: Parts
     work: WorkEntry | None
     wire_dtype: Label
+    max_norm: Norm | None = None
+    """Of a whole push, as it is sent: what is larger is never sent."""
     heartbeat_s: Seconds
     lease_s: Seconds
     job: Label
@@ -201,6 +204,8 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     fingerprint: Label
     optimizer: Parts
     policy: Settings
+    max_norm: Norm | None = None
+    """The L2 norm above which nothing of a push is applied."""
     heartbeat_s: Seconds
     job: Label
 
@@ -215,7 +220,8 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     pushes_acked: Count = 0
     pushes_refused: Count = 0
     gradients_dropped: Count = 0
-    """Steps whose gradient held NaN or Inf, or was too large for the wire's dtype: never pushed."""
+    """Steps whose gradient held NaN or Inf, was too large for the wire's dtype, or was in a push
+    whose norm is above the job's ``max_norm``: never pushed."""
     values_overflowed: Count = 0
     """Values of gradients that were too large for it."""
     values_underflowed: Count = 0

@@ -1,6 +1,6 @@
 """What a peer or a stranger can do to a running job with a socket and bad intentions.
 
-Each act is one coroutine, bounded in count and time; it never pushes a well-formed gradient, so
+Each act is one coroutine, bounded in count and time; it pushes no gradient that the job takes, so
 whatever it changes in the parameters is a fault of ours. Acts know the job's URLs; those of a peer
 know its token, too, and may have joined as themselves.
 """
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import math
 import random
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -402,6 +403,20 @@ async def not_numbers(target: Target) -> None:
     await shout(stranger, stranger.push(np.zeros(3, np.float32)))
 
 
+async def finite_lies(target: Target) -> None:
+    """A peer's own pushes that are finite and as large as float32 has room for, or a little too
+    large, whatever they say of themselves."""
+    stranger = await enter(target)
+    size = min(1 << 15, _longest(stranger))
+    seq = 0
+    for value in (3e38, -1e18, 1.0):
+        for norm in (0.0, 1.0, math.inf):
+            for fragment in range(2):
+                seq += 1
+                values = np.full(size, value, np.float32)
+                await shout(stranger, stranger.push(values, seq=seq, fragment=fragment, norm=norm))
+
+
 def _longest(stranger: Stranger) -> int:
     return min(stranger.joined.fragment_len, stranger.shard.len)
 
@@ -419,5 +434,6 @@ ACTS: Final[dict[str, Callable[[Target], Awaitable[Any]]]] = {
         noise,
         a_web_page,
         not_numbers,
+        finite_lies,
     )
 }

@@ -27,6 +27,7 @@ job = dp.Job(
     parameters={"counts": np.zeros((REPLICAS, ROOM), np.float32)},
     optimizer=dp.SGD(lr=1.0),
     policy=dp.Downpour(push_every=1, fetch_every=4, local_rate=0.0),
+    max_norm=1.0,
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -100,9 +99,16 @@ class Stranger:
             messages.HEADER_EPOCH: str(self.shard.epoch),
         }
 
-    def push(self, values: NDArray[np.float32], *, seq: int = 1, fragment: int = 0) -> bytes:
-        """The frames of a push of one record."""
-        notice = frames.PushNotice(first_incomplete=1, clock=1, samples=1, norm=math.inf)
+    def push(
+        self,
+        values: NDArray[np.float32],
+        *,
+        seq: int = 1,
+        fragment: int = 0,
+        norm: float = 0.0,
+    ) -> bytes:
+        """The frames of a push of one record, which says of itself that its norm is ``norm``."""
+        notice = frames.PushNotice(first_incomplete=1, clock=1, samples=1, norm=norm)
         head = frames.push(
             replica=self.replica, incarnation=self.incarnation, seq=seq, count=1, notice=notice
         )

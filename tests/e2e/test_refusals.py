@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import pydownpour as dp
+from pydownpour import _core
 from pydownpour.errors import JobFailed
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES
 from pydownpour.policy import (
     Apply,
     ClusterView,
@@ -153,6 +155,62 @@ async def test_a_unit_whose_gradients_were_refused_is_not_complete(tmp_path: Pat
     assert "unit 1 of pass 1" in report["reason"]
     assert "the optimizer's result holds" in report["reason"]
     assert report["pushes"]["refused"] == 3
+
+
+async def test_a_push_above_max_norm_is_as_loud_as_nan_and_never_sent(tmp_path: Path) -> None:
+    job = job_of(max_norm=100.0)
+    job.policy = dp.Downpour(push_every=2, local_rate=0.0)
+    always(job, 2.0)  # a norm of 63 a step, and 126 for two
+    words = (
+        r"replica 1, step \d+: the gradient, accrued over 2 steps, has an L2 norm of 126.491, "
+        r"above the job's max_norm of 100; dropped, nothing was pushed. Scale or clip it before "
+        r"step\(\), or choose a larger max_norm. That was push 10 in a row that was not applied"
+    )
+    async with Stage(job, tmp_path / "run") as stage:
+        with pytest.raises(dp.GradientsRefused, match=words):
+            await stage.replica()
+    gradients = stage.report["gradients"]
+    assert gradients["dropped"] >= 20
+    assert gradients["max_norm"] == 100.0
+    # The first push carries one step alone.
+    assert (stage.report["pushes"]["applied"], stage.report["pushes"]["refused"]) == (1, 0)
+
+
+async def test_a_unit_whose_push_is_too_large_is_given_back(tmp_path: Path) -> None:
+    job = job_of(data=dp.Work(6, unit=2, shuffle=False), max_norm=1e3, on_error="skip")
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for batch in unit.batches(1):
+                await replica.step(ones(job, 1e30 if batch[0] == 2 else -1.0))
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    report = stage.report
+    assert (report["state"], report["units"], report["work"]["units_aside"]) == ("done", 2, 1)
+    assert report["gradients"]["dropped"] == 3
+    assert "above the job's max_norm of 1000" in str(report["units_aside"])
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "bfloat16", "float64"])
+async def test_a_push_of_just_the_norm_allowed_is_applied(tmp_path: Path, wire: str) -> None:
+    """Shards, fragments and the float32 of the announcement round no honest push over the edge."""
+    gradient = np.random.default_rng(1).normal(size=1000).astype(np.float32)
+    sent = bytearray(len(gradient) * DTYPE_SIZES[wire])
+    _core.cast(gradient, DTYPE_CODES["float32"], sent, DTYPE_CODES[wire])
+    norm = math.sqrt(_core.check(sent, DTYPE_CODES[wire])[2])
+    job = job_of(data=dp.Work(4, unit=1), wire_dtype=wire, max_norm=norm)
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for _ in replica.work():
+            await replica.step({"w": gradient})
+
+    async with Stage(job, tmp_path / "run") as stage:
+        await stage.replica()
+    assert stage.report["pushes"]["applied"] == 4
+    assert stage.report["gradients"]["dropped"] == 0
 
 
 async def test_a_job_in_which_nothing_was_applied_is_no_success(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -29,8 +30,12 @@ POST = (
 
 
 def counting_job() -> dp.Job:
-    """One shard, one fragment; a gradient of -1 counts up."""
-    return dp.Job(parameters={"w": np.zeros(LENGTH, np.float32)}, optimizer=dp.SGD(lr=1.0))
+    """One shard, one fragment; a gradient of -1 counts up, and nothing may be larger."""
+    return dp.Job(
+        parameters={"w": np.zeros(LENGTH, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        max_norm=math.sqrt(LENGTH),
+    )
 
 
 @pytest.fixture
@@ -79,6 +84,33 @@ async def test_a_raw_push_with_nan_is_refused_counted_and_named(
     words = refused.payload.decode()
     assert "1 NaN or infinite value" in words
     assert "element 17" in words
+    stats = await stranger.stats()
+    assert stats.refused_by == [RefusedEntry(replica=stranger.replica, records=1)]
+    assert (stats.pushes_refused, stats.records_refused) == (1, 1)
+    await honest_work(stage, 2)
+    await check_applied(stage, stranger, 2)
+
+
+@pytest.mark.parametrize(("value", "norm"), [(-1.001, 31.6), (3e38, 31.6), (-1.0, 31.7)])
+@pytest.mark.parametrize("road", ["stream", "post"])
+async def test_a_finite_lie_is_refused_counted_and_named(
+    stage: Stage, value: float, norm: float, road: str
+) -> None:
+    """Too large, whatever it says of itself; or it says so, and is believed."""
+    stranger = await Stranger.join(stage.url)
+    body = stranger.push(np.full(LENGTH, value, np.float32), norm=norm)
+    if road == "post":
+        answers = await stranger.post(body)
+    else:
+        async with stranger.stream() as stream:
+            stream.write(body)
+            answers = await stream.frames(1)
+    refused = next(frame for frame in answers if frame.kind == Kind.REFUSE)
+    assert (refused.seq, refused.count, refused.aux) == (1, 1, Code.NORM)
+    told = max(norm, abs(value) * math.sqrt(LENGTH)) if value == -1.0 else -value * LENGTH**0.5
+    words = refused.payload.decode()
+    assert f"replica {stranger.replica}" in words
+    assert f"L2 norm of {abs(told):.6g}, above the job's max_norm of 31.6228" in words
     stats = await stranger.stats()
     assert stats.refused_by == [RefusedEntry(replica=stranger.replica, records=1)]
     assert (stats.pushes_refused, stats.records_refused) == (1, 1)

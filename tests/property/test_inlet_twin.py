@@ -18,6 +18,8 @@ from tests.reference.frames import Frame
 LEN, FRAGMENT_LEN = 80, 32
 BLOCK = 16
 FRAGMENTS = 3
+MAX_NORM = 20.0
+"""The first few pushes are smaller, and the last ones larger."""
 SIZES = {1: "f4", 2: "f8", 3: "f2"}
 
 runs = st.fixed_dictionaries({
@@ -35,11 +37,16 @@ runs = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def make_store() -> _core.Store:
+def make_store(max_norm: float) -> _core.Store:
     optimizer = _core.Optimizer([("sgd", {"lr": 1.0})])
     codec = _core.Codec("int8", {"block": BLOCK})
     return _core.Store(
-        len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer, codec=codec
+        len=LEN,
+        stripe_len=16,
+        fragment_len=FRAGMENT_LEN,
+        optimizer=optimizer,
+        codec=codec,
+        max_norm=max_norm,
     )
 
 
@@ -77,7 +84,7 @@ def words(event: Any) -> str:
     if isinstance(event, _core.Frame):
         return f"frame {event.kind} {event.seq} {event.count} {event.payload!r}"
     kind = type(event).__name__
-    names: tuple[str, ...] = ("seq", "fragment", "code", "count", "first_index")
+    names: tuple[str, ...] = ("seq", "fragment", "code", "count", "first_index", "norm")
     if kind == "Settled":
         names = ("first_seq", "count", "applied", "staleness", "lsn", "last")
     return f"{kind} " + " ".join(f"{name}={getattr(event, name)}" for name in names)
@@ -118,7 +125,8 @@ def values(store: _core.Store) -> tuple[bytes, bytes, int]:
 
 @given(st.lists(runs, min_size=1, max_size=8))
 def test_the_twin_sees_and_does_the_same(cases: list[dict[str, Any]]) -> None:
-    real, slow = make_store(), make_store()
+    real, slow = make_store(MAX_NORM), make_store(MAX_NORM)
     expected = converse(real, _core.ShardInlet, cases)
-    assert converse(twin.Store(slow, twin.Rules(), Int8(BLOCK)), twin.Inlet, cases) == expected
+    made = twin.Store(slow, twin.Rules(), Int8(BLOCK), MAX_NORM)
+    assert converse(made, twin.Inlet, cases) == expected
     assert values(slow) == values(real)

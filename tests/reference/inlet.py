@@ -7,6 +7,7 @@ can be told to break one rule, so that the simulator can show that the rule matt
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from collections import deque
 from typing import Any
@@ -31,6 +32,8 @@ class Rules:
     """Nothing of an incarnation is taken after a newer one was heard."""
     bound_floor: bool = True
     """A replica's word moves the floor no further than it has announced."""
+    norm: bool = True
+    """A gradient that is larger than the job allows is refused."""
     apply_first: bool = True
     """A record is reported as settled only when it is applied."""
 
@@ -56,13 +59,20 @@ class Refusal:
     code: int
     count: int = 0
     first_index: int = -1
+    norm: float = 0.0
 
 
 class Store:
     """The core's store with the twin's memory in place of its ledger, and its codec."""
 
-    def __init__(self, real: _core.Store, rules: Rules, codec: codecs.Codec | None = None) -> None:
-        self.real, self.rules, self.codec = real, rules, codec
+    def __init__(
+        self,
+        real: _core.Store,
+        rules: Rules,
+        codec: codecs.Codec | None = None,
+        max_norm: float | None = None,
+    ) -> None:
+        self.real, self.rules, self.codec, self.max_norm = real, rules, codec, max_norm
         self._pasts: dict[int, windows.Shard] = {}
         self._last_lsn: dict[int, int] = {}
 
@@ -114,6 +124,12 @@ class Store:
         staleness = self.real.version(header.fragment) - 1 - header.version
         return True, self.real.lsn, max(0, staleness)
 
+    def _too_large(self, header: frames.Frame, payload: Any) -> Refusal | None:
+        norm = math.sqrt(_core.check(payload, header.dtype)[2])
+        if not self.rules.norm or self.max_norm is None or norm <= self.max_norm:
+            return None
+        return Refusal(header.seq, header.fragment, _core.CODE_NORM, norm=norm)
+
     def _apply(self, header: frames.Frame, scale: float) -> Refusal | None:
         seq, fragment, real = header.seq, header.fragment, self.real
         payload: Any = header.payload
@@ -124,6 +140,8 @@ class Store:
         known = 0 if self.codec is None else self.codec.number
         if header.codec and (header.codec != known or header.dtype != _core.DTYPE_F32):
             return Refusal(seq, fragment, _core.CODE_UNSUPPORTED)
+        if header.codec == 0 and (refusal := self._too_large(header, payload)) is not None:
+            return refusal
         if fragment >= real.fragments:
             return Refusal(seq, fragment, _core.CODE_FRAGMENT)
         if header.codec and self.codec is not None:
@@ -132,6 +150,8 @@ class Store:
                 payload = self.codec.decode(payload, elements)
             except ValueError:
                 return Refusal(seq, fragment, _core.CODE_LENGTH)
+            if (refusal := self._too_large(header, payload)) is not None:
+                return refusal
         try:
             real.apply(fragment, payload, header.dtype, scale=scale)
         except errors.NonFiniteGradient as error:

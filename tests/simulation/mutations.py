@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from pydownpour import _core, limits
@@ -65,9 +66,12 @@ def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
     """Put the slow twin in the place of the core's inlet and ledger."""
     begin = Shard.__init__
 
-    def __init__(self: Shard, assigned: Any) -> None:
-        begin(self, assigned)
-        self.store = twin.Store(self.store, rules or twin.Rules())  # type: ignore[assignment]
+    def __init__(self: Shard, assigned: Any, *policy: Any) -> None:
+        begin(self, msgspec.structs.replace(assigned, max_norm=None), *policy)  # the twin measures
+        self.assigned = assigned
+        self.store = twin.Store(  # type: ignore[assignment]
+            self.store, rules or twin.Rules(), max_norm=assigned.max_norm
+        )
 
     kinds = {
         "Settled": (_core.Settled, twin.Settled),
@@ -280,6 +284,11 @@ def any_floor_is_believed(patch: Patch) -> None:
     patch.setattr(Link, "_question", lambda self, ack: None)
 
 
+def finite_lies_are_applied(patch: Patch) -> None:
+    use_twin(patch, twin.Rules(norm=False))
+    patch.setattr(hostile.play, "__kwdefaults__", {"acts": (hostile.lie,)})
+
+
 def only_floors(patch: Patch) -> None:
     """The hostile peer leaves nobody, cuts nobody and fences nobody off: it would be noticed."""
     patch.setattr(hostile.play, "__kwdefaults__", {"acts": (hostile.settle_for_another,)})
@@ -310,5 +319,6 @@ MUTATIONS: Final = (
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
     Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",)),
     Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
+    Mutation("finite lies are applied", ("hostile",), finite_lies_are_applied, ("invented",)),
     Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),
 )  # fmt: skip

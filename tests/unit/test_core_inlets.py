@@ -15,9 +15,11 @@ LEN, FRAGMENT_LEN = 100, 32
 Event = _core.Frame | _core.Settled | _core.Refusal
 
 
-def make_store() -> _core.Store:
+def make_store(max_norm: float | None = None) -> _core.Store:
     optimizer = _core.Optimizer([("sgd", {"lr": 0.5})])
-    return _core.Store(len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer)
+    return _core.Store(
+        len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer, max_norm=max_norm
+    )
 
 
 def make_inlet(store: _core.Store) -> _core.ShardInlet:
@@ -92,9 +94,24 @@ def test_a_refusal_names_record_code_and_place() -> None:
     assert isinstance(refusal, _core.Refusal)
     assert (refusal.seq, refusal.fragment, refusal.code) == (2, 1, _core.CODE_NON_FINITE)
     assert (refusal.count, refusal.first_index) == (2, 8)
-    assert repr(refusal) == "Refusal(seq=2, fragment=1, code=1, count=2, first_index=8)"
+    assert repr(refusal) == "Refusal(seq=2, fragment=1, code=1, count=2, first_index=8, norm=0)"
     assert isinstance(last, _core.Settled)
     assert (last.first_seq, last.count, last.last) == (3, 2, True)
+
+
+def test_a_record_above_max_norm_is_refused_by_itself_and_measured() -> None:
+    store = make_store(max_norm=6.0)
+    gradient = np.ones(LEN, "f4")
+    gradient[40] = 6.0
+    _, first, refusal, last = feed(make_inlet(store), store, push(1, gradient))
+    assert isinstance(refusal, _core.Refusal)
+    assert (refusal.seq, refusal.fragment, refusal.code) == (2, 1, _core.CODE_NORM)
+    assert (refusal.count, refusal.first_index) == (0, -1)
+    assert refusal.norm == np.sqrt(31 + 36.0)
+    assert isinstance(first, _core.Settled)
+    assert isinstance(last, _core.Settled)
+    assert (first.count, last.count) == (1, 2)
+    assert store.applied(1) == (1, 1, 3), "it is not remembered as done"
 
 
 def test_the_scratch_is_one_writable_buffer_that_outlives_its_inlet() -> None:

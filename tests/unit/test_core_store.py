@@ -138,6 +138,28 @@ def test_poison_is_refused_whole_and_located() -> None:
     assert not read(store).any()
 
 
+@pytest.mark.parametrize("dtype", [1, 2, 3])
+def test_a_record_above_max_norm_is_refused_whatever_the_scale(dtype: int) -> None:
+    store = make_store(max_norm=5.0)
+    kind = {1: "f4", 2: "f8", 3: "f2"}[dtype]
+    gradient = np.zeros(FRAGMENT_LEN, kind)
+    gradient[3:5] = 3.0, -4.0
+    assert store.apply(0, gradient, dtype, scale=100.0) == 1
+    gradient[7] = 0.25
+    with pytest.raises(errors.ParameterError, match=r"norm of 5\.006246, above the allowed 5"):
+        store.apply(0, gradient, dtype, scale=0.0)
+    gradient[7] = np.nan  # it is not finite, and that is said
+    with pytest.raises(errors.NonFiniteGradient):
+        store.apply(0, gradient, dtype)
+    assert store.lsn == 1
+
+
+@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_max_norm_that_bounds_nothing_is_refused(max_norm: float) -> None:
+    with pytest.raises(errors.ConfigError, match="max_norm must be finite and above 0"):
+        make_store(max_norm=max_norm)
+
+
 def test_a_result_that_overflows_is_refused_too() -> None:
     store = make_store([("sgd", {"lr": 2.0})])
     store.load(0, np.full(LEN, -3e38, "f4"))

@@ -142,6 +142,9 @@ def test_a_second_function_and_no_function_are_refused() -> None:
         ({"name": "a/b"}, "name='a/b' must be 1 to 64"),
         ({"name": ""}, "must be 1 to 64"),
         ({"wire_dtype": "int8"}, "wire_dtype='int8': unknown"),
+        ({"max_norm": 0}, r"max_norm=0 is out of range; choose above 0 and up to 1e\+38"),
+        ({"max_norm": float("inf")}, "max_norm=inf is out of range"),
+        ({"max_norm": "1"}, "max_norm='1' must be a number"),
     ],
 )
 def test_impossible_jobs_are_refused(settings: dict[str, Any], words: str) -> None:

@@ -15,6 +15,7 @@ after a fetch it waited for hold everything that was acknowledged to anybody bef
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
@@ -132,6 +133,8 @@ class Oracle:
             optimizer=SGD(lr=1.0),
             policy=policy,
             data=Work(pushes, unit=unit, shuffle=False),
+            # Each push is just small enough, and nothing else is.
+            max_norm=policy.push_every * math.sqrt(parameters / width),
             name="oracle",
         )
         self.job.replica(self.train)

@@ -70,6 +70,8 @@ class SampleOracle:
             data=self.work,
             name="samples",
             wire_dtype=wire_dtype,
+            # More than a replica that did all the work alone could push at once.
+            max_norm=float(samples * passes),
         )
         self.job.replica(self.train)
 

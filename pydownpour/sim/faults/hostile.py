@@ -1,7 +1,8 @@
 """A peer that has the job's token and plays others: what it says must change nothing.
 
 It joins as itself, so it has a secret of its own and knows everybody's id, and then speaks for one
-replica or one shard. It never pushes a well-formed gradient: whatever it moves is a fault of ours.
+replica or one shard. As itself it pushes what is too large for the job, and nothing that
+it may push: whatever it moves is a fault of ours.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
+import numpy as np
+
 import pydownpour
-from pydownpour import limits
+from pydownpour import _core, limits
 from pydownpour.errors import DownpourError
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
@@ -168,12 +171,37 @@ async def come_back_as_another(peer: Peer) -> None:
         await _goodbye(peer.coordinator, joined)
 
 
+async def lie(peer: Peer) -> None:
+    """Gradients of its own, finite and far too large: one says so, one says it is small."""
+    me, most = peer.joined, peer.joined.max_norm
+    if most is None:
+        return  # then it may
+    for shard in me.shard_map.entries:
+        headers = peer.headers(me.incarnation, shard)
+        headers[messages.HEADER_REPLICA] = str(me.replica)
+        values = np.full(min(me.fragment_len, shard.len), -2 * max(1.0, most), np.float32)
+        body = b""
+        for seq, norm in ((1, most), (2, 2 * most)):
+            notice = frames.PushNotice(first_incomplete=1, clock=1, samples=1, norm=norm)
+            body += frames.push(
+                replica=me.replica, incarnation=me.incarnation, seq=seq, count=1, notice=notice
+            )
+            body += _core.encode_frame(
+                kind=frames.Kind.FRAGMENT, dtype=1, replica=me.replica, incarnation=me.incarnation,
+                seq=seq, payload=values,
+            )  # fmt: skip
+        async with Client(shard.url, access=peer.access) as client:
+            with contextlib.suppress(DownpourError):
+                await client.exchange("/v1/push", [body], headers, size_max=limits.MIB)
+
+
 ACTS: Final[tuple[Callable[[Peer], Awaitable[None]], ...]] = (
     settle_for_another,
     cut_another,
     leave_for_another,
     beat_for_a_shard,
     come_back_as_another,
+    lie,
 )
 
 

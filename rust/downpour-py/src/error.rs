@@ -55,6 +55,8 @@ pub enum Failure {
     Overlap,
     #[error("{name} must be {bound}, not {value}")]
     Argument { name: &'static str, value: i128, bound: &'static str },
+    #[error("max_norm must be finite and above 0, not {0}")]
+    MaxNorm(f64),
     #[error("simd level {name:?} is unknown or absent here; available are {available}")]
     Simd { name: String, available: String },
     #[error("an earlier call on this object failed half-way: throw it away")]
@@ -121,7 +123,7 @@ impl Failure {
             Self::Store(error) => store_class(error),
             Self::Ledger(_) => ("CheckpointError", vec![]),
             Self::Codec(error) => codec_class(error),
-            Self::Optimizer(_) | Self::Simd { .. } => ("ConfigError", vec![]),
+            Self::Optimizer(_) | Self::MaxNorm(_) | Self::Simd { .. } => ("ConfigError", vec![]),
             Self::Poisoned | Self::Panic(_) => ("InternalError", vec![]),
         }
     }
@@ -203,6 +205,7 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Run(RunError::Seqs { first_seq: 0, count: 1 }),
         Failure::Apply(ApplyError::NonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::ResultNonFinite { count: 2, first_index: 5 }),
+        Failure::Apply(ApplyError::Norm { norm: 2.5, norm_max: 1.0 }),
         Failure::Apply(ApplyError::Length { expected: 4, actual: 3 }),
         Failure::Apply(ApplyError::Fragment { fragment: 7, fragments: 4 }),
         Failure::Apply(ApplyError::Round { round: 1, open: 2, count: 3 }),
@@ -228,6 +231,7 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Unfit { size: 7, element_size: 4 },
         Failure::Overlap,
         Failure::Argument { name: "dtype", value: 9, bound: "1, 2, 3 or 4" },
+        Failure::MaxNorm(-1.0),
         Failure::Simd { name: "mmx".into(), available: "baseline".into() },
         Failure::Poisoned,
         Failure::Panic("index out of bounds".into()),

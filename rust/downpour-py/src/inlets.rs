@@ -44,15 +44,16 @@ pub struct Refusal {
     code: u32,
     count: u64,
     first_index: i64,
+    norm: f64,
 }
 
 #[pymethods]
 impl Refusal {
     fn __repr__(&self) -> String {
-        let Self { seq, fragment, code, count, first_index } = self;
+        let Self { seq, fragment, code, count, first_index, norm } = self;
         format!(
             "Refusal(seq={seq}, fragment={fragment}, code={code}, count={count}, \
-             first_index={first_index})"
+             first_index={first_index}, norm={norm})"
         )
     }
 }
@@ -63,11 +64,11 @@ fn event(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
         Event::Settled(inlet::Settled { first_seq, count, applied, staleness, lsn, last }) => {
             Bound::new(py, Settled { first_seq, count, applied, staleness, lsn, last })?.into_any()
         }
-        Event::Refusal(inlet::Refusal { seq, fragment, code, count, first_index }) => {
+        Event::Refusal(inlet::Refusal { seq, fragment, code, count, first_index, norm }) => {
             let first_index =
                 first_index.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX));
             let code = code.number();
-            Bound::new(py, Refusal { seq, fragment, code, count, first_index })?.into_any()
+            Bound::new(py, Refusal { seq, fragment, code, count, first_index, norm })?.into_any()
         }
     })
 }

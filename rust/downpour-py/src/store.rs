@@ -101,8 +101,10 @@ impl Store {
 #[pymethods]
 impl Store {
     #[new]
+    #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     #[pyo3(signature = (
-        *, len, stripe_len, fragment_len, optimizer, codec = None, accumulates = false
+        *, len, stripe_len, fragment_len, optimizer, codec = None, accumulates = false,
+        max_norm = None
     ))]
     fn new(
         py: Python<'_>,
@@ -112,13 +114,18 @@ impl Store {
         optimizer: &Optimizer,
         codec: Option<&Codec>,
         accumulates: bool,
+        max_norm: Option<f64>,
     ) -> PyResult<Self> {
         let codec = codec.map(|codec| Arc::clone(&codec.0));
         enter(py, usize::MAX, || {
+            if let Some(norm) = max_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
+                return Err(Failure::MaxNorm(norm));
+            }
             let geometry = Geometry { len, stripe_len, fragment_len };
             let store = store::Store::new(geometry, optimizer.compile()?)?;
             let store = if accumulates { store.accumulating()? } else { store };
-            Ok(Self { shard: Arc::new(Shard::new(store).with_codec(codec)) })
+            let shard = Shard::new(store).with_codec(codec).with_norm_max(max_norm);
+            Ok(Self { shard: Arc::new(shard) })
         })
     }
 

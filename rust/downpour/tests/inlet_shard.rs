@@ -69,8 +69,14 @@ fn a_busy_stream_is_reported_in_order() {
         .iter()
         .filter_map(|e| if let Event::Refusal(r) = e { Some(*r) } else { None })
         .collect();
-    let poisoned =
-        Refusal { seq: 6, fragment: 1, code: Code::NonFinite, count: 2, first_index: Some(8) };
+    let poisoned = Refusal {
+        seq: 6,
+        fragment: 1,
+        code: Code::NonFinite,
+        count: 2,
+        first_index: Some(8),
+        norm: 0.0,
+    };
     assert_eq!(refusals, [poisoned]);
     // Each applied push subtracts half its gradient; fragment 1 was applied once, others twice.
     for (i, (value, g)) in parameters(&shard).iter().zip(gradient()).enumerate() {

@@ -133,11 +133,13 @@ pub enum Code {
     Policy = 10,
     /// The record's round is not open: another is, or it was closed.
     Round = 11,
+    /// The gradient is larger than the job allows.
+    Norm = 12,
 }
 
 impl Code {
     /// Every code, in the order of its number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NonFinite,
         Self::ResultNonFinite,
         Self::Length,
@@ -149,6 +151,7 @@ impl Code {
         Self::StoreFull,
         Self::Policy,
         Self::Round,
+        Self::Norm,
     ];
 
     /// The number on the wire.
@@ -172,6 +175,7 @@ impl Code {
             Self::StoreFull => "STORE_FULL",
             Self::Policy => "POLICY",
             Self::Round => "ROUND",
+            Self::Norm => "NORM",
         }
     }
 }

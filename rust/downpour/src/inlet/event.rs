@@ -29,7 +29,7 @@ pub struct Settled {
 }
 
 /// One record was refused; nothing of it was applied and it is not remembered as done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
     /// The record.
     pub seq: u64,
@@ -41,10 +41,12 @@ pub struct Refusal {
     pub count: u64,
     /// The first of them within the fragment.
     pub first_index: Option<u64>,
+    /// The gradient's L2 norm, where that is why; else 0.
+    pub norm: f64,
 }
 
 /// What a shard's inlet reports, in the order of the stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A frame for the owner. After a PUSH the owner must accept or skip.
     Frame(Frame),

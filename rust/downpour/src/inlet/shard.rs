@@ -334,9 +334,9 @@ impl ShardInlet {
     /// Report a refusal behind the records before it; the run of settled ones starts anew.
     fn refuse(&mut self, header: &Header, refused: Refused) {
         self.flush(false);
-        let Refused { code, count, first_index } = refused;
-        let refusal =
-            Refusal { seq: header.seq, fragment: header.fragment, code, count, first_index };
+        let Refused { code, count, first_index, norm } = refused;
+        let (seq, fragment) = (header.seq, header.fragment);
+        let refusal = Refusal { seq, fragment, code, count, first_index, norm };
         self.events.push_back(Event::Refusal(refusal));
         if let Phase::Receiving(push) = &mut self.phase {
             push.pending.first_seq = push.next_seq;

@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use crate::codec::{self, Codec};
 use crate::dedupe::{Claim, Entry, Ledger, Run, Verdict, lock};
 use crate::frame::Code;
-use crate::kernel::{DType, Gradient};
+use crate::kernel::{DType, Gradient, check};
 use crate::store::{Admission, Applied, ApplyError, CloseError, Closed, Store};
 
 use decoded::{Scratch, Scratches};
@@ -68,7 +68,7 @@ pub enum Outcome {
 }
 
 /// The definite bad answer to a record. Nothing of it was applied; it may be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refused {
     /// Why.
     pub code: Code,
@@ -76,20 +76,22 @@ pub struct Refused {
     pub count: u64,
     /// The first of them within the fragment.
     pub first_index: Option<u64>,
+    /// The gradient's L2 norm, where that is why.
+    pub norm: f64,
 }
 
 impl Refused {
     fn because(code: Code) -> Self {
-        Self { code, count: 0, first_index: None }
+        Self { code, count: 0, first_index: None, norm: 0.0 }
     }
 }
 
 impl From<ApplyError> for Refused {
     fn from(error: ApplyError) -> Self {
         let non_finite = |code, count: usize, first_index: usize| Self {
-            code,
             count: count as u64,
             first_index: Some(first_index as u64),
+            ..Self::because(code)
         };
         match error {
             ApplyError::NonFinite { count, first_index } => {
@@ -98,6 +100,7 @@ impl From<ApplyError> for Refused {
             ApplyError::ResultNonFinite { count, first_index } => {
                 non_finite(Code::ResultNonFinite, count, first_index)
             }
+            ApplyError::Norm { norm, .. } => Self { norm, ..Self::because(Code::Norm) },
             ApplyError::Length { .. } => Self::because(Code::Length),
             ApplyError::Fragment { .. } => Self::because(Code::Fragment),
             ApplyError::Full { .. } => Self::because(Code::StoreFull),
@@ -116,6 +119,7 @@ pub struct Shard {
     joint: fetch::Joint,
     codec: Option<Arc<Codec>>,
     decoded: Scratches,
+    norm_max: Option<f64>,
 }
 
 impl Shard {
@@ -126,7 +130,7 @@ impl Shard {
         let gate = RwLock::new(());
         let decoded = Scratches::new(store.geometry());
         let (store, ledger) = (Arc::new(store), Ledger::default());
-        Self { store, ledger, gate, joint, codec: None, decoded }
+        Self { store, ledger, gate, joint, codec: None, decoded, norm_max: None }
     }
 
     /// The same, for records that this codec has encoded, too.
@@ -147,6 +151,16 @@ impl Shard {
     #[must_use]
     pub fn decoded_bytes(&self) -> usize {
         self.decoded.bytes()
+    }
+
+    /// The same, which refuses records whose gradient's L2 norm is above `norm_max`.
+    ///
+    /// A fragment's norm is at most that of the push it belongs to, so a bound on whole pushes is
+    /// never broken by one that keeps it, and nobody's word about the whole is needed.
+    #[must_use]
+    pub fn with_norm_max(mut self, norm_max: Option<f64>) -> Self {
+        self.norm_max = norm_max;
+        self
     }
 
     /// The store.
@@ -217,6 +231,7 @@ impl Shard {
         admission: &Admission,
     ) -> Result<Applied, ApplyError> {
         let _open = self.enter();
+        self.check_norm(gradient)?;
         self.store.take(fragment, gradient, base_version, admission)
     }
 
@@ -254,6 +269,7 @@ impl Shard {
         }
         let mut scratch = None;
         let gradient = self.gradient(record, &mut scratch)?;
+        self.check_norm(gradient)?;
         let fragment = record.fragment as usize;
         let applied =
             self.store.take(fragment, gradient, record.base_version, &record.admission)?;
@@ -286,6 +302,16 @@ impl Shard {
         let target = &mut scratch.insert(self.decoded.take()).values_mut()[..len];
         codec.decode(record.payload, target).map_err(|_| Refused::because(Code::Length))?;
         Ok(Gradient::F32(target))
+    }
+
+    /// Measure a gradient, if there is a bound: one more pass over what is in the cache anyway.
+    /// Elements that are not finite are left to the update, which counts and places them.
+    fn check_norm(&self, gradient: Gradient<'_>) -> Result<(), ApplyError> {
+        let Some(norm_max) = self.norm_max else {
+            return Ok(());
+        };
+        let norm = check(self.store.optimizer().level(), gradient).sum_of_squares.sqrt();
+        if norm > norm_max { Err(ApplyError::Norm { norm, norm_max }) } else { Ok(()) }
     }
 
     /// Pass the gate with the records.

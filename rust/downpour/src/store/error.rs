@@ -35,7 +35,7 @@ pub enum StoreError {
 }
 
 /// A record was refused. Parameters, state, version and LSN are as before, bit for bit.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum ApplyError {
     /// The gradient times the scale, rounded to f32, holds NaN or infinity.
@@ -47,6 +47,9 @@ pub enum ApplyError {
          gradient or the step size is too large"
     )]
     ResultNonFinite { count: usize, first_index: usize },
+    /// The gradient's L2 norm, before the scale, is above what the job allows.
+    #[error("gradient has an L2 norm of {norm:.6}, above the allowed {norm_max}")]
+    Norm { norm: f64, norm_max: f64 },
     #[error("gradient has {actual} elements, the fragment has {expected}")]
     Length { expected: usize, actual: usize },
     #[error("fragment {fragment} does not exist; this store has {fragments}")]
