@@ -141,9 +141,8 @@ class Store:
     """One shard's parameters and optimizer state as published stripes.
 
     len elements, cut in stripes of stripe_len; fragment_len (a multiple of stripe_len) elements
-    make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free; an
-    update is applied by whoever holds the stripe's claim. Updates of a fragment are applied in
-    ticket order (see apply).
+    make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free;
+    records of a fragment are taken one at a time, in the order in which they come.
     A record whose gradient has an L2 norm above max_norm, decoded and before the scale, is refused
     unseen by the optimizer; None measures nothing. Raises ConfigError unless it is finite and
     above 0.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use downpour::kernel::{Gradient, Level};
 use downpour::optimizer::Optimizer;
-use downpour::store::{ApplyError, Geometry, Outcome, Pinned, Store, Tuning};
+use downpour::store::{Admission, ApplyError, Geometry, Pinned, Round, Store, Tuning};
 use loom::thread;
 
 const STRIPE: usize = 16;
@@ -25,12 +25,22 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
 }
 
 /// SGD with a step of 1 over `len` elements in one fragment; every reader folds.
-fn counting(len: usize, queue_max: u16) -> Arc<Store> {
+fn counting(len: usize) -> Arc<Store> {
     let numbers = BTreeMap::from([("lr".to_owned(), 1.0)]);
     let sgd = Optimizer::compile(&[("sgd".to_owned(), numbers)], Some(Level::Baseline)).unwrap();
     let geometry = Geometry { len, stripe_len: STRIPE, fragment_len: len };
-    let tuning = Tuning { fold_limit: 1, queue_max, copies_max: 2, ..Tuning::default() };
+    let tuning = Tuning { fold_limit: 1, copies_max: 2, ..Tuning::default() };
     Arc::new(Store::with_tuning(geometry, sgd, tuning).unwrap())
+}
+
+/// The same with an accumulator.
+fn combining() -> Arc<Store> {
+    let store = Arc::into_inner(counting(STRIPE)).expect("nobody else has it");
+    Arc::new(store.accumulating().unwrap())
+}
+
+fn first_round() -> Admission {
+    Admission { round: Some(Round { number: 0, weight: 1.0 }), ..Admission::default() }
 }
 
 fn up(store: &Store) -> Gradient<'static> {
@@ -62,7 +72,7 @@ fn expect(store: &Arc<Store>, records: u16) {
 #[test]
 fn readers_against_a_writer() {
     explore(|| {
-        let store = counting(STRIPE, 2);
+        let store = counting(STRIPE);
         let reader = spawn(&store, |store| {
             let version = store.version(0);
             let first = store.pin(0);
@@ -84,7 +94,7 @@ fn readers_against_a_writer() {
 #[test]
 fn two_folds_against_a_swap() {
     explore(|| {
-        let store = counting(STRIPE, 2);
+        let store = counting(STRIPE);
         let readers = [(); 2].map(|()| spawn(&store, |store| assert!(value(&store.pin(0)) <= 2.0)));
         store.apply(0, up(&store), 1.0).unwrap();
         store.apply(0, up(&store), 1.0).unwrap();
@@ -99,7 +109,7 @@ fn two_folds_against_a_swap() {
 #[test]
 fn the_last_reader_recycles_for_all() {
     explore(|| {
-        let store = counting(STRIPE, 2);
+        let store = counting(STRIPE);
         let readers = [(); 2].map(|()| {
             let pinned = store.pin(0);
             thread::spawn(move || assert_eq!(value(&pinned).to_bits(), 0))
@@ -113,54 +123,54 @@ fn the_last_reader_recycles_for_all() {
     });
 }
 
-/// Claim, inbox, drain and release: no record is lost, whoever arrives when.
+/// The claim: no record is lost, whoever arrives when, also behind one that is refused.
 #[test]
-fn submissions_are_never_lost() {
+fn records_wait_for_each_other() {
     explore(|| {
-        let store = counting(STRIPE, 3);
-        let submit = |store: &Arc<Store>| {
-            drop(store.submit(store.ticket(0), up(store), 1.0).unwrap());
-        };
-        let others = [(); 2].map(|()| spawn(&store, submit));
-        submit(&store);
-        for other in others {
-            other.join().unwrap();
-        }
-        expect(&store, 3);
-    });
-}
-
-/// A record arrives early, a ticket is dropped, and a thread joins in the middle.
-#[test]
-fn early_records_wait_for_late_ones() {
-    explore(|| {
-        let store = counting(STRIPE, 3);
-        let [first, second, third] = [(); 3].map(|()| store.ticket(0));
-        let Outcome::Queued(third) = store.submit(third, up(&store), 1.0).unwrap() else {
-            panic!("it was early")
-        };
-        drop(second);
-        let other =
-            spawn(&store, |store| drop(store.submit(store.ticket(0), up(store), 1.0).unwrap()));
-        drop(store.submit(first, up(&store), 1.0).unwrap());
-        other.join().unwrap();
-        assert_eq!(third.poll().unwrap().unwrap().version_before, 1);
-        expect(&store, 3);
-    });
-}
-
-/// `apply` waits for its turn, also behind a record that is refused.
-#[test]
-fn applying_waits_for_its_turn() {
-    explore(|| {
-        let store = counting(STRIPE, 2);
+        let store = counting(STRIPE);
         let other = spawn(&store, |store| {
             let refused = store.apply(0, Gradient::F32(&[f32::NAN; STRIPE]), 1.0);
             assert_eq!(refused, Err(ApplyError::NonFinite { count: STRIPE, first_index: 0 }));
+            store.apply(0, up(store), 1.0).unwrap();
         });
         store.apply(0, up(&store), 1.0).unwrap();
         other.join().unwrap();
-        expect(&store, 1);
+        expect(&store, 2);
+    });
+}
+
+/// A record is in the round that is closed, or refused and nowhere; a reader sees the whole sum.
+#[test]
+fn a_record_meets_the_end_of_its_round() {
+    explore(|| {
+        let store = combining();
+        store.apply(0, up(&store), first_round()).unwrap();
+        let late = spawn(&store, |store| match store.apply(0, up(store), first_round()) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error, ApplyError::Round { round: 0, open: 1, count: 0 }),
+        });
+        let reader = spawn(&store, |store| assert!(value(&store.pin(0)) <= 2.0));
+        let closed = store.close_round(0, 0, Some(1.0)).unwrap().unwrap();
+        late.join().unwrap();
+        reader.join().unwrap();
+        let records = u16::try_from(closed.of.count).unwrap();
+        assert_eq!(value(&store.pin(0)).to_bits(), f32::from(records).to_bits());
+        assert_eq!((store.lsn(), store.version(0)), (closed.of.count + 1, 1));
+        assert_eq!(store.fragment_lsn(0), closed.lsn);
+    });
+}
+
+/// Two closers: one applies the round, the other is told.
+#[test]
+fn a_round_closes_once() {
+    explore(|| {
+        let store = combining();
+        store.apply(0, up(&store), first_round()).unwrap();
+        let other = spawn(&store, |store| drop(store.close_round(0, 0, None)));
+        drop(store.close_round(0, 0, None));
+        other.join().unwrap();
+        assert_eq!(value(&store.pin(0)).to_bits(), 1.0_f32.to_bits());
+        assert_eq!((store.lsn(), store.version(0), store.fragment_lsn(0)), (2, 1, 2));
     });
 }
 
@@ -168,7 +178,7 @@ fn applying_waits_for_its_turn() {
 #[test]
 fn counters_never_run_ahead_of_contents() {
     explore(|| {
-        let store = counting(2 * STRIPE, 2);
+        let store = counting(2 * STRIPE);
         let reader = spawn(&store, |store| {
             let lsn = store.lsn();
             assert!(store.fragment_lsn(0) >= lsn && store.version(0) >= lsn);

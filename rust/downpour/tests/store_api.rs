@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use downpour::checksum::crc32c;
 use downpour::kernel::{DType, Gradient, Level};
-use downpour::store::{Applied, ApplyError, Geometry, Outcome, Store, StoreError, Tuning};
+use downpour::store::{Applied, ApplyError, Geometry, Store, StoreError, Tuning};
 use optimizer_twin::{Records, bits, compile, part};
 
 /// Two whole fragments of two stripes each, and a last one of 7 elements.
@@ -30,13 +30,6 @@ fn adagrad() -> Store {
 }
 
 const UP: Gradient<'static> = Gradient::F32(&[-1.0; 64]);
-
-fn applied(outcome: Result<Outcome, ApplyError>) -> Option<Applied> {
-    match outcome.unwrap() {
-        Outcome::Applied(applied) => Some(applied),
-        Outcome::Queued(_) => None,
-    }
-}
 
 #[test]
 fn a_new_store_holds_zeros_and_initial_state() {
@@ -94,55 +87,7 @@ fn refused_records_change_nothing() {
     assert_eq!(store.apply(3, UP, 1.0), Err(ApplyError::Fragment { fragment: 3, fragments: 3 }));
     assert_eq!([bits(&store.plane(0)), bits(&store.plane(1))], before);
     assert_eq!(store.counters(), (1, vec![1, 0, 0], vec![1, 0, 0]));
-    // The refused turns have passed.
     assert_eq!(store.apply(0, UP, 1.0), Ok(Applied { lsn: 2, version_before: 1 }));
-}
-
-#[test]
-fn tickets_order_records_that_arrive_in_any_order() {
-    let store = store();
-    let [first, second, third] = [(); 3].map(|()| store.ticket(0));
-    let Outcome::Queued(of_third) = store.submit(third, UP, 4.0).unwrap() else { panic!("early") };
-    let nan = Gradient::F32(&[f32::NAN; 64]);
-    let Outcome::Queued(of_second) = store.submit(second, nan, 1.0).unwrap() else {
-        panic!("early")
-    };
-    assert_eq!((of_second.poll(), of_third.poll(), store.lsn()), (None, None, 0));
-    let now = applied(store.submit(first, UP, 1.0));
-    assert_eq!(now, Some(Applied { lsn: 1, version_before: 0 }));
-    assert_eq!(of_second.poll(), Some(Err(ApplyError::NonFinite { count: 64, first_index: 0 })));
-    assert_eq!(of_third.poll(), Some(Ok(Applied { lsn: 2, version_before: 1 })));
-    assert_eq!(of_third.poll(), of_third.poll());
-    assert_eq!(store.plane(0)[..64], [5.0; 64]);
-}
-
-#[test]
-fn a_dropped_ticket_lets_its_turn_pass() {
-    let store = store();
-    let [first, second, third] = [(); 3].map(|()| store.ticket(1));
-    assert!(applied(store.submit(third, UP, 1.0)).is_none());
-    drop(second);
-    assert_eq!(store.lsn(), 0);
-    drop(first);
-    assert_eq!(store.lsn(), 1);
-    let wrong = Gradient::F32(&[0.0; 3]);
-    let error = store.submit(store.ticket(1), wrong, 1.0).unwrap_err();
-    assert_eq!(error, ApplyError::Length { expected: 64, actual: 3 });
-    assert!(applied(store.submit(store.ticket(1), UP, 1.0)).is_some());
-}
-
-#[test]
-fn the_inbox_is_bounded_and_what_is_refused_can_be_sent_again() {
-    let store = counting(Tuning { queue_max: 2, ..Tuning::default() });
-    let first = store.ticket(0);
-    let receipts: Vec<_> = (0..2).map(|_| store.submit(store.ticket(0), UP, 1.0)).collect();
-    assert!(receipts.iter().all(|outcome| matches!(outcome, Ok(Outcome::Queued(_)))));
-    let full = store.submit(store.ticket(0), UP, 1.0).unwrap_err();
-    assert_eq!(full, ApplyError::Full { what: "waiting records", used: 2, limit: 2 });
-    assert!(applied(store.submit(first, UP, 1.0)).is_some());
-    assert_eq!(store.lsn(), 3);
-    assert!(applied(store.submit(store.ticket(0), UP, 1.0)).is_some());
-    assert_eq!(store.plane(0)[..64], [4.0; 64]);
 }
 
 #[test]
@@ -320,7 +265,6 @@ fn impossible_limits_are_named() {
     for tuning in [
         Tuning { copies_max: 0, ..usual },
         Tuning { copies_max: 7, ..usual },
-        Tuning { queue_max: 0, ..usual },
         Tuning { fold_limit: 0, ..usual },
     ] {
         assert!(matches!(refused(tuning), StoreError::Tuning { .. }), "{tuning:?}");

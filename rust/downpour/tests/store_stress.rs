@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
 use downpour::kernel::{Gradient, Level};
-use downpour::store::{ApplyError, Geometry, Outcome, Store, Tuning};
+use downpour::store::{Admission, ApplyError, CloseError, Geometry, Round, Store, Tuning};
 use optimizer_twin::{Records, bits, compile, part};
 
 const RECORDS: usize = if cfg!(debug_assertions) { 1_000 } else { 20_000 };
@@ -76,40 +76,24 @@ fn stress(writers: usize, readers: usize, geometry: Geometry) {
                 scope.spawn(move || {
                     let mut random = random(writer);
                     let up = vec![-1.0_f32; geometry.fragment_len];
-                    let mut receipts = Vec::new();
                     barrier.wait();
                     for _ in 0..RECORDS {
                         let fragment = random(store.fragments());
                         let len = geometry.fragment_range(fragment).len();
                         let gradient = Gradient::F32(&up[..len]);
-                        let outcome = if random(2) == 0 {
-                            store.apply(fragment, gradient, 1.0).map(Outcome::Applied)
-                        } else {
-                            store.submit(store.ticket(fragment), gradient, 1.0)
-                        };
-                        match outcome {
-                            Ok(Outcome::Applied(_)) => {
-                                applied[fragment].fetch_add(1, Ordering::Relaxed);
-                            }
-                            Ok(Outcome::Queued(receipt)) => receipts.push((fragment, receipt)),
+                        match store.apply(fragment, gradient, 1.0) {
+                            Ok(_) => drop(applied[fragment].fetch_add(1, Ordering::Relaxed)),
                             Err(ApplyError::Full { .. }) => {}
                             Err(error) => panic!("{error}"),
                         }
                     }
-                    receipts
                 })
             })
             .collect();
-        let receipts: Vec<_> =
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-        stop.store(true, Ordering::Relaxed);
-        for (fragment, receipt) in receipts {
-            match receipt.poll().expect("every writer has finished") {
-                Ok(_) => drop(applied[fragment].fetch_add(1, Ordering::Relaxed)),
-                Err(ApplyError::Full { .. }) => {}
-                Err(error) => panic!("{error}"),
-            }
+        for thread in threads {
+            thread.join().unwrap();
         }
+        stop.store(true, Ordering::Relaxed);
     });
     let values = store.plane(0);
     let (lsn, versions, _) = store.counters();
@@ -145,39 +129,76 @@ fn many_fragments() {
 fn threads_do_not_change_a_bit() {
     let geometry = Geometry { len: 320, stripe_len: 64, fragment_len: 128 };
     let adam = [("lr", 0.1), ("beta1", 0.9), ("beta2", 0.99), ("eps", 1e-8)];
-    // Room for every record, because most arrive early.
-    let tuning = Tuning { queue_max: 200, ..Tuning::default() };
-    let adam = || compile(&[part("adam", &adam)], Level::best());
-    let new = || Store::with_tuning(geometry, adam(), tuning).unwrap();
-    let gradient = |round: usize, fragment: usize| {
+    let new = || Store::new(geometry, compile(&[part("adam", &adam)], Level::best())).unwrap();
+    let (sequential, concurrent) = (new(), new());
+    let push = |store: &Store, round: usize, fragment: usize| {
         let len = geometry.fragment_range(fragment).len();
         let mut random = random(round * 31 + fragment);
-        (0..len).map(|_| f32::from(u16::try_from(random(1000)).unwrap()) * 0.01 - 5.0).collect()
+        let element = |_| f32::from(u16::try_from(random(1000)).unwrap()) * 0.01 - 5.0;
+        let gradient: Vec<f32> = (0..len).map(element).collect();
+        store.apply(fragment, Gradient::F32(&gradient), 1.0).unwrap();
     };
-    let sequential = new();
-    let concurrent = new();
-    let mut records = Vec::new();
     for round in 0..60 {
-        for fragment in 0..3 {
-            let gradient: Vec<f32> = gradient(round, fragment);
-            sequential.apply(fragment, Gradient::F32(&gradient), 1.0).unwrap();
-            records.push((concurrent.ticket(fragment), gradient));
-        }
+        (0..3).for_each(|fragment| push(&sequential, round, fragment));
     }
-    let mut shares = [(); 3].map(|()| Vec::new());
-    for (index, record) in records.into_iter().enumerate() {
-        shares[index * 7 % 11 % 3].push(record);
-    }
+    // Each fragment has its order from one thread; the threads meet in the arena.
     std::thread::scope(|scope| {
-        for share in shares {
-            scope.spawn(|| {
-                for (ticket, gradient) in share {
-                    drop(concurrent.submit(ticket, Gradient::F32(&gradient), 1.0).unwrap());
-                }
-            });
+        for fragment in 0..3 {
+            let (push, concurrent) = (&push, &concurrent);
+            scope.spawn(move || (0..60).for_each(|round| push(concurrent, round, fragment)));
         }
     });
     for plane in 0..3 {
         assert_eq!(bits(&concurrent.plane(plane)), bits(&sequential.plane(plane)));
     }
+}
+
+/// Every record is in exactly one round, however writers and closers meet.
+#[test]
+fn rounds_lose_nothing_and_count_nothing_twice() {
+    let geometry = Geometry { len: 320, stripe_len: 64, fragment_len: 128 };
+    let sgd = compile(&[part("sgd", &[("lr", 1.0)])], Level::best());
+    let store = Store::new(geometry, sgd).unwrap().accumulating().unwrap();
+    let (taken, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let close = |fragment: usize, round: u64| match store.close_round(fragment, round, Some(1.0)) {
+        Ok(Some(found)) => {
+            closed.fetch_add(usize::try_from(found.of.count).unwrap(), Ordering::Relaxed);
+        }
+        Ok(None) | Err(CloseError::NotNow(ApplyError::Round { .. })) => {}
+        Err(error) => panic!("{error}"),
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (store, taken, close) = (&store, &taken, &close);
+            scope.spawn(move || {
+                let mut random = random(writer);
+                let up = [-1.0_f32; 128];
+                for _ in 0..RECORDS {
+                    let fragment = random(store.fragments());
+                    let len = geometry.fragment_range(fragment).len();
+                    let number = store.accumulated(fragment).unwrap().round;
+                    let round = Some(Round { number, weight: 1.0 });
+                    let admission = Admission { round, ..Admission::default() };
+                    match store.apply(fragment, Gradient::F32(&up[..len]), admission) {
+                        Ok(_) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                        Err(ApplyError::Round { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    if random(4) == 0 {
+                        close(fragment, number);
+                    }
+                }
+            });
+        }
+    });
+    for fragment in 0..store.fragments() {
+        close(fragment, store.accumulated(fragment).unwrap().round);
+    }
+    let [taken, closed] = [taken, closed].map(AtomicUsize::into_inner);
+    assert_eq!(taken, closed);
+    let sums = store.plane(0).iter().step_by(128).map(|value| f64::from(*value)).sum::<f64>();
+    #[allow(clippy::cast_precision_loss)]
+    let expected = taken as f64;
+    assert!((sums - expected).abs() < 0.5, "{sums} {expected}");
+    assert_eq!(store.lsn(), taken as u64 + (0..3).map(|f| store.version(f)).sum::<u64>());
 }

@@ -143,16 +143,6 @@ impl<'a> Gradient<'a> {
             }
         }
     }
-
-    /// A copy of the elements as little-endian bytes, for a record that must wait.
-    pub(crate) fn to_bytes(self) -> Vec<u8> {
-        match self {
-            Self::F32(values) => bytemuck::cast_slice(values).to_vec(),
-            Self::F64(values) => bytemuck::cast_slice(values).to_vec(),
-            Self::F16(words) | Self::Bf16(words) => bytemuck::cast_slice(words).to_vec(),
-            Self::Unaligned(raw) => raw.bytes.to_vec(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -16,10 +16,8 @@
 //! One f32 an element and a few counters a fragment, reserved with the store.
 
 use super::error::CloseError;
-use super::fragment::number;
-use super::queue::Applied;
-use super::record::Update;
-use super::sync::{Mutex, MutexGuard, own};
+use super::fragment::{Claim, number};
+use super::record::{Applied, Update};
 use super::{ApplyError, Round, Store, StoreError};
 use crate::kernel::{Gradient, add_scaled, are_finite};
 use crate::number::single;
@@ -64,21 +62,21 @@ impl Store {
     ///
     /// [`StoreError::Memory`] if there is none left to reserve.
     pub fn accumulating(mut self) -> Result<Self, StoreError> {
-        let accumulator = |fragment| {
+        for (fragment, shared) in self.fragments.iter().enumerate() {
             let len = self.geometry.fragment_range(fragment).len();
             let mut sum = Vec::new();
             let bytes = self.geometry.len * size_of::<f32>();
             sum.try_reserve_exact(len).map_err(|_| StoreError::Memory { bytes })?;
-            Ok(Mutex::new(Accumulator { sum, open: Accumulated::default() }))
-        };
-        self.accumulators = (0..self.fragments()).map(accumulator).collect::<Result<_, _>>()?;
+            *shared.claim() = Some(Box::new(Accumulator { sum, open: Accumulated::default() }));
+        }
+        self.accumulates = true;
         Ok(self)
     }
 
     /// Whether records may be combined in rounds.
     #[must_use]
     pub fn accumulates(&self) -> bool {
-        !self.accumulators.is_empty()
+        self.accumulates
     }
 
     /// How far a fragment's rounds have come; `None` if there are no accumulators.
@@ -88,7 +86,7 @@ impl Store {
     /// If there is no such fragment.
     #[must_use]
     pub fn accumulated(&self, fragment: usize) -> Option<Accumulated> {
-        self.claimed(fragment, |_| Some(self.accumulator(fragment)?.open))
+        Some(self.fragments[fragment].claim().as_ref()?.open)
     }
 
     /// Copy a fragment's accumulated sum: zeros if nothing was accumulated.
@@ -102,15 +100,16 @@ impl Store {
         target: &mut [f32],
     ) -> Result<Option<Accumulated>, ApplyError> {
         self.expect_len(fragment, &Gradient::F32(target))?;
-        Ok(self.claimed(fragment, |_| {
-            let accumulator = self.accumulator(fragment)?;
-            if accumulator.open.count == 0 {
-                target.fill(0.0);
-            } else {
-                target.copy_from_slice(&accumulator.sum);
-            }
-            Some(accumulator.open)
-        }))
+        let claim = self.fragments[fragment].claim();
+        let Some(accumulator) = claim.as_ref() else {
+            return Ok(None);
+        };
+        if accumulator.open.count == 0 {
+            target.fill(0.0);
+        } else {
+            target.copy_from_slice(&accumulator.sum);
+        }
+        Ok(Some(accumulator.open))
     }
 
     /// Whether a fragment of this store may have accumulated this: it has accumulators, the sum is
@@ -144,15 +143,14 @@ impl Store {
         sum: &[f32],
     ) -> Result<(), StoreError> {
         let fits = self.may_hold(fragment, &open, sum);
-        self.claimed(fragment, |_| {
-            self.expect_unsealed()?;
-            let accumulator = self.accumulator(fragment).filter(|_| fits);
-            let mut accumulator = accumulator.ok_or(StoreError::Accumulator { fragment })?;
-            accumulator.sum.clear();
-            accumulator.sum.extend_from_slice(sum);
-            accumulator.open = open;
-            Ok(())
-        })
+        let mut claim = self.fragments[fragment].claim();
+        self.expect_unsealed()?;
+        let accumulator = claim.as_mut().filter(|_| fits);
+        let accumulator = accumulator.ok_or(StoreError::Accumulator { fragment })?;
+        accumulator.sum.clear();
+        accumulator.sum.extend_from_slice(sum);
+        accumulator.open = open;
+        Ok(())
     }
 
     /// Apply a fragment's round as one update: its sum times `factor`, or times one over the sum
@@ -177,46 +175,43 @@ impl Store {
         if let Some(factor) = factor.filter(|factor| !factor.is_finite()) {
             return Err(CloseError::Factor { factor });
         }
-        self.fragment(fragment).map_err(CloseError::NotNow)?;
-        self.claimed(fragment, |shared| {
-            let accumulator = self.open_accumulator(fragment, round);
-            let mut accumulator = accumulator.map_err(CloseError::NotNow)?;
-            let of = accumulator.open;
-            let answer = if of.count == 0 {
-                self.seal();
-                Ok(None)
-            } else {
-                let scale = factor.unwrap_or_else(|| single(1.0 / of.weight));
-                let Accumulated { staleness, count, samples, .. } = of;
-                let update = Update { scale, staleness, round_count: count, samples };
-                match self.update(fragment, shared, Gradient::F32(&accumulator.sum), update) {
-                    Ok(Applied { lsn, version_before }) => {
-                        Ok(Some(Closed { lsn, version: version_before + 1, of }))
-                    }
-                    Err(full @ ApplyError::Full { .. }) => return Err(CloseError::NotNow(full)),
-                    Err(cause) => Err(CloseError::Dropped { of, cause }),
+        let shared = self.fragment(fragment).map_err(CloseError::NotNow)?;
+        let mut claim = shared.claim();
+        let accumulator = open_accumulator(&mut claim, round).map_err(CloseError::NotNow)?;
+        let of = accumulator.open;
+        let answer = if of.count == 0 {
+            self.seal();
+            Ok(None)
+        } else {
+            let scale = factor.unwrap_or_else(|| single(1.0 / of.weight));
+            let Accumulated { staleness, count, samples, .. } = of;
+            let update = Update { scale, staleness, round_count: count, samples };
+            match self.update(fragment, shared, Gradient::F32(&accumulator.sum), update) {
+                Ok(Applied { lsn, version_before }) => {
+                    Ok(Some(Closed { lsn, version: version_before + 1, of }))
                 }
-            };
-            accumulator.open = Accumulated { round: round + 1, ..Accumulated::default() };
-            answer
-        })
+                Err(full @ ApplyError::Full { .. }) => return Err(CloseError::NotNow(full)),
+                Err(cause) => Err(CloseError::Dropped { of, cause }),
+            }
+        };
+        accumulator.open = Accumulated { round: round + 1, ..Accumulated::default() };
+        answer
     }
 
-    /// Add a record of the right length to its round. The caller holds the fragment's claim.
+    /// Add a record of the right length to its round; returns its LSN.
     pub(super) fn accumulate(
         &self,
-        fragment: usize,
+        claim: &mut Claim<'_>,
         gradient: Gradient<'_>,
         round: Round,
         Update { scale: factor, staleness, samples, .. }: Update,
     ) -> Result<u64, ApplyError> {
-        let mut accumulator = self.open_accumulator(fragment, round.number)?;
+        let Accumulator { sum, open } = open_accumulator(claim, round.number)?;
         let level = self.optimizer.level();
         if !are_finite(level, gradient, factor) {
             return Err(self.refuse_gradient(gradient, factor));
         }
         self.seal();
-        let Accumulator { sum, open } = &mut *accumulator;
         let is_first = open.count == 0;
         if is_first {
             sum.resize(gradient.len(), 0.0);
@@ -231,22 +226,15 @@ impl Store {
         };
         Ok(number(&self.lsn))
     }
+}
 
-    /// Owned by whoever holds the fragment's claim.
-    fn accumulator(&self, fragment: usize) -> Option<MutexGuard<'_, Accumulator>> {
-        self.accumulators.get(fragment).map(own)
-    }
-
-    /// The accumulator, if `round` is open or may be opened.
-    fn open_accumulator(
-        &self,
-        fragment: usize,
-        round: u64,
-    ) -> Result<MutexGuard<'_, Accumulator>, ApplyError> {
-        let none = ApplyError::Accumulators;
-        let accumulator = self.accumulator(fragment).ok_or(none)?;
-        let Accumulated { round: open, count, .. } = accumulator.open;
-        let fits = if count == 0 { (open..u64::MAX).contains(&round) } else { round == open };
-        if fits { Ok(accumulator) } else { Err(ApplyError::Round { round, open, count }) }
-    }
+/// The accumulator, if `round` is open or may be opened.
+fn open_accumulator<'a>(
+    claim: &'a mut Claim<'_>,
+    round: u64,
+) -> Result<&'a mut Accumulator, ApplyError> {
+    let accumulator = claim.as_mut().ok_or(ApplyError::Accumulators)?;
+    let Accumulated { round: open, count, .. } = accumulator.open;
+    let fits = if count == 0 { (open..u64::MAX).contains(&round) } else { round == open };
+    if fits { Ok(accumulator) } else { Err(ApplyError::Round { round, open, count }) }
 }

@@ -59,9 +59,9 @@ pub enum ApplyError {
     Round { round: u64, open: u64, count: u64 },
     #[error("this store has no accumulators")]
     Accumulators,
-    /// No room for another copy of a stripe (readers hold too many old ones), or for another
-    /// waiting record. Retry when readers have let go.
-    #[error("no room: {used} of {limit} {what} are in use; retry when readers or writers let go")]
+    /// No room for another copy of a stripe: readers hold too many old ones. Retry when they have
+    /// let go.
+    #[error("no room: {used} of {limit} {what} are in use; retry when readers let go")]
     Full { what: &'static str, used: usize, limit: usize },
 }
 

@@ -1,4 +1,4 @@
-//! Lock-free stacks of indices: free blocks, free queue slots, inboxes.
+//! Lock-free stacks of indices: free blocks.
 //!
 //! The links of all members live in one table, so a push or pop allocates nothing. A head packs
 //! the top index with a counter that every push and pop advances; a pop whose view of the top is
@@ -6,7 +6,7 @@
 //!
 //! # Progress
 //!
-//! Push and pop are lock-free; taking all is wait-free.
+//! Push and pop are lock-free.
 //!
 //! # Limits
 //!
@@ -24,13 +24,6 @@ pub(super) struct Head(AtomicU64);
 impl Head {
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(u64::from(NONE)))
-    }
-
-    /// Whether the stack was empty at some moment during the call.
-    pub(super) fn is_empty(&self) -> bool {
-        // ORDERING: Acquire, like every look at a head that decides what to do next; the push it
-        // may miss is ordered by the claim's swaps (see `fragment`), not by this load.
-        index_of(self.0.load(Ordering::Acquire)) == NONE
     }
 }
 
@@ -53,7 +46,7 @@ impl Links {
         loop {
             // ORDERING: Relaxed; the exchange below publishes the link with the head.
             self.0[index as usize].store(index_of(seen), Ordering::Relaxed);
-            // ORDERING: Release, paired with the Acquire of `pop` and `take_all`: whoever removes
+            // ORDERING: Release, paired with the Acquire of `pop`: whoever removes
             // the index sees its link and everything its last owner wrote.
             let next = pack(seen, index);
             match head.0.compare_exchange_weak(seen, next, Ordering::Release, Ordering::Relaxed) {
@@ -84,20 +77,6 @@ impl Links {
             }
         }
     }
-
-    /// Remove every index, the last pushed first, and hand each over.
-    pub(super) fn take_all(&self, head: &Head, mut receive: impl FnMut(u32)) {
-        // ORDERING: Acquire, paired with the Release of each `push`. The counter may restart: a
-        // stack emptied this way is never popped.
-        let mut index = index_of(head.0.swap(u64::from(NONE), Ordering::Acquire));
-        while index != NONE {
-            // Read the link first: the receiver may push the index elsewhere at once.
-            // ORDERING: Relaxed; the Acquire of the swap (or of the claim) made the links visible.
-            let below = self.0[index as usize].load(Ordering::Relaxed);
-            receive(index);
-            index = below;
-        }
-    }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "the low half is the index")]
@@ -115,16 +94,12 @@ mod tests {
     use super::{Head, Links};
 
     #[test]
-    fn last_in_first_out_and_all_at_once() {
+    fn last_in_first_out() {
         let (links, head) = (Links::new(4), Head::new());
-        assert!(head.is_empty());
+        assert_eq!(links.pop(&head), None);
         for index in [2, 0, 3] {
             links.push(&head, index);
         }
-        assert_eq!(links.pop(&head), Some(3));
-        let mut rest = Vec::new();
-        links.take_all(&head, |index| rest.push(index));
-        assert_eq!(rest, [0, 2]);
-        assert!(head.is_empty() && links.pop(&head).is_none());
+        assert_eq!([(); 4].map(|()| links.pop(&head)), [Some(3), Some(0), Some(2), None]);
     }
 }

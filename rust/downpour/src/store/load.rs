@@ -85,7 +85,8 @@ impl Store {
         self.lsn.store(lsn, Ordering::Release);
         for fragment in 0..expected {
             let (version, lsn) = (versions[fragment], fragment_lsns[fragment]);
-            self.claimed(fragment, |shared| shared.restore(version, lsn, samples[fragment]));
+            let _claim = self.fragments[fragment].claim();
+            self.fragments[fragment].restore(version, lsn, samples[fragment]);
         }
         Ok(())
     }
@@ -110,15 +111,14 @@ impl Store {
     /// Publish a changed copy of a stripe that counts as no update.
     fn rewrite(&self, stripe: usize, change: impl FnOnce(&mut [f32])) -> Result<(), StoreError> {
         let fragment = stripe * self.geometry.stripe_len / self.geometry.fragment_len;
-        self.claimed(fragment, |_| {
-            self.expect_unsealed()?;
-            let bytes = self.words.arena().block_bytes();
-            let mut fresh = self.words.arena().take().ok_or(StoreError::Memory { bytes })?;
-            fresh.planes_mut().copy_from_slice(self.words.borrow(stripe).planes());
-            change(fresh.planes_mut());
-            self.words.publish(stripe, fresh);
-            Ok(())
-        })
+        let _claim = self.fragments[fragment].claim();
+        self.expect_unsealed()?;
+        let bytes = self.words.arena().block_bytes();
+        let mut fresh = self.words.arena().take().ok_or(StoreError::Memory { bytes })?;
+        fresh.planes_mut().copy_from_slice(self.words.borrow(stripe).planes());
+        change(fresh.planes_mut());
+        self.words.publish(stripe, fresh);
+        Ok(())
     }
 
     pub(super) fn expect_unsealed(&self) -> Result<(), StoreError> {

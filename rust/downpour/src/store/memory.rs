@@ -1,6 +1,7 @@
 //! Where a store's bytes are.
 
 use super::Store;
+use super::accumulator::Accumulator;
 use super::fragment::Fragment;
 
 /// Bytes, by what they are for.
@@ -31,11 +32,10 @@ impl Store {
         let parameters = self.geometry.len * size_of::<f32>();
         let state = parameters * self.optimizer.planes();
         let rounding = self.stripes() * block - parameters - state;
+        let accumulator = if self.accumulates { size_of::<Accumulator>() } else { 0 };
         let tables = arena.table_bytes()
             + self.words.bytes()
-            + self.queue.bytes()
-            + self.fragments.len() * size_of::<Fragment>()
-            + size_of_val(&*self.accumulators);
+            + self.fragments.len() * (size_of::<Fragment>() + accumulator);
         Memory {
             parameters,
             state,

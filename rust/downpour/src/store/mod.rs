@@ -6,12 +6,12 @@
 //! block with its parameters and optimizer state (`block_words`). Readers take a reference with one
 //! atomic addition and read at leisure; nothing ever waits for them, and they wait for nobody.
 //!
-//! A *record* updates one *fragment*, a few consecutive stripes. Records of a fragment are applied
-//! one at a time in the order of their tickets (`fragment`): the new blocks are computed into spare
-//! ones, checked, and published only if the scaled gradient and every result are finite. So a
-//! record
-//! is applied whole or not at all, and the contents are a function of each fragment's order of
-//! records: threads, instruction sets and timing never change a bit.
+//! A *record* updates one *fragment*, a few consecutive stripes. Records of a fragment are taken
+//! one at a time, under its claim (`fragment`): the new blocks are computed into spare ones,
+//! checked, and published only if the scaled gradient and every result are finite. So a record is
+//! applied whole or not at all, and the contents are a function of each fragment's order of
+//! records: threads, instruction sets and timing never change a bit. Records may also be combined
+//! first (`accumulator`).
 //!
 //! A reader may see stripe 0 of a record and not yet stripe 1: publishing is atomic a stripe.
 //! [`Store::pin_fragment`] and [`Store::snapshot`] say what they caught whole.
@@ -41,17 +41,13 @@ mod list;
 mod load;
 mod memory;
 mod pinned;
-mod queue;
 mod record;
 mod sync;
-mod ticket;
 
-use accumulator::Accumulator;
 use block::Arena;
 use block_words::Words;
 use fragment::Fragment;
-use queue::Queue;
-use sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 pub use accumulator::{Accumulated, Closed};
 pub use admission::{Admission, AdmissionError, Round};
@@ -59,8 +55,7 @@ pub use error::{ApplyError, CloseError, StoreError};
 pub use geometry::Geometry;
 pub use memory::Memory;
 pub use pinned::{Pinned, PinnedFragment, Snapshot};
-pub use queue::{Applied, Receipt};
-pub use ticket::{Outcome, Ticket};
+pub use record::Applied;
 
 use crate::optimizer::Optimizer;
 
@@ -70,8 +65,6 @@ pub struct Tuning {
     /// Blocks that may exist beyond one a stripe, as whole copies of the store: what readers can
     /// hold while records go on. 2: a snapshot being written, and slow fetches.
     pub copies_max: usize,
-    /// Records that may wait in inboxes. 64 records of 256 KiB are 16 MiB.
-    pub queue_max: u16,
     /// References taken from a word before a reader moves them to the block. 2^16 keeps the
     /// (slower) move rare and is far below the 2^32 that fit.
     pub fold_limit: u32,
@@ -82,7 +75,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { copies_max: 2, queue_max: 64, fold_limit: 1 << 16, cached_size_max: 128 << 20 }
+        Self { copies_max: 2, fold_limit: 1 << 16, cached_size_max: 128 << 20 }
     }
 }
 
@@ -95,9 +88,7 @@ pub struct Store {
     stride: usize,
     words: Words,
     fragments: Box<[Fragment]>,
-    queue: Queue,
-    /// One a fragment, or none at all.
-    accumulators: Box<[Mutex<Accumulator>]>,
+    accumulates: bool,
     lsn: AtomicU64,
     /// Stripes that readers keep; see [`Store::keep`].
     kept: AtomicUsize,
@@ -128,13 +119,10 @@ impl Store {
         tuning: Tuning,
     ) -> Result<Self, StoreError> {
         let geometry = geometry.validate()?;
-        let Tuning { copies_max, queue_max, fold_limit, cached_size_max } = tuning;
+        let Tuning { copies_max, fold_limit, cached_size_max } = tuning;
         let refuse = |name, value, bound| Err(StoreError::Tuning { name, value, bound });
         if !(1..=6).contains(&copies_max) {
             return refuse("copies_max", copies_max, "1 to 6");
-        }
-        if queue_max == 0 {
-            return refuse("queue_max", 0, "at least 1");
         }
         if fold_limit == 0 || fold_limit > 1 << 30 {
             return refuse("fold_limit", fold_limit as usize, "1 to 2^30");
@@ -154,8 +142,7 @@ impl Store {
             stride: geometry.stride(),
             words: Words::new(arena, count, fold_limit),
             fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
-            queue: Queue::new(queue_max),
-            accumulators: Box::default(),
+            accumulates: false,
             lsn: AtomicU64::new(0),
             kept: AtomicUsize::new(0),
             // Each stripe that is kept costs at most one block: the rest is for records.

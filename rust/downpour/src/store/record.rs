@@ -1,12 +1,21 @@
-//! Computing one record's new blocks, and publishing all of them or none.
+//! Taking one record: computing its new blocks and publishing all of them or none, or adding it to
+//! its round.
 
 use super::block::Fresh;
 use super::fragment::Fragment;
-use super::queue::Applied;
 use super::sync::Ordering;
 use super::{Admission, ApplyError, Store};
 use crate::kernel::{Gradient, widen};
 use crate::optimizer::{Context, Stripe, Worst};
+
+/// A record that was applied, or added to its round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The shard's log sequence number of this record; the first is 1.
+    pub lsn: u64,
+    /// Updates of the fragment before this one.
+    pub version_before: u64,
+}
 
 /// What is known of an update beside its gradient.
 #[derive(Clone, Copy)]
@@ -20,16 +29,37 @@ pub(super) struct Update {
 }
 
 impl Store {
-    /// Apply a record of the right length, or add it to its round. The caller holds the fragment's
-    /// claim.
-    pub(super) fn take_claimed(
+    /// Apply a gradient that is not stale to a fragment; see [`take`](Self::take).
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`]; nothing changed then.
+    pub fn apply(
+        &self,
+        fragment: usize,
+        gradient: Gradient<'_>,
+        admission: impl Into<Admission>,
+    ) -> Result<Applied, ApplyError> {
+        self.take(fragment, gradient, u64::MAX, &admission.into())
+    }
+
+    /// Apply a record computed from `base_version` to a fragment, or add it to its round.
+    ///
+    /// Waits while another thread takes a record of the same fragment.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`]; nothing changed then.
+    pub fn take(
         &self,
         fragment: usize,
         gradient: Gradient<'_>,
         base_version: u64,
         admission: &Admission,
     ) -> Result<Applied, ApplyError> {
+        self.expect_len(fragment, &gradient)?;
         let shared = &self.fragments[fragment];
+        let mut claim = shared.claim();
         let version_before = shared.version();
         let staleness = version_before.saturating_sub(base_version);
         let (scale, samples) = (admission.factor(staleness), admission.samples);
@@ -37,7 +67,7 @@ impl Store {
         match admission.round {
             None => self.update(fragment, shared, gradient, update),
             Some(round) => {
-                let lsn = self.accumulate(fragment, gradient, round, update)?;
+                let lsn = self.accumulate(&mut claim, gradient, round, update)?;
                 Ok(Applied { lsn, version_before })
             }
         }
@@ -109,6 +139,17 @@ impl Store {
             // ORDERING: Relaxed; loading planes is ordered by the claims it takes.
             self.sealed.store(true, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn expect_len(
+        &self,
+        fragment: usize,
+        gradient: &Gradient<'_>,
+    ) -> Result<(), ApplyError> {
+        self.fragment(fragment)?;
+        let expected = self.geometry.fragment_range(fragment).len();
+        let actual = gradient.len();
+        if expected == actual { Ok(()) } else { Err(ApplyError::Length { expected, actual }) }
     }
 
     /// A block to write to.

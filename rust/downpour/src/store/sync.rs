@@ -3,7 +3,7 @@
 //! With `--cfg loom` every atomic, lock and shared cell below is loom's, which explores the
 //! interleavings and checks that each access is ordered; otherwise they are the standard ones.
 
-use std::sync::TryLockError;
+pub(crate) use std::sync::PoisonError;
 
 #[cfg(loom)]
 mod primitive {
@@ -11,23 +11,15 @@ mod primitive {
     pub(crate) use loom::sync::atomic::{
         AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
-    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
-    pub(crate) use loom::thread::yield_now;
-
-    /// loom has no free-running spin: every wait must give the others a turn.
-    pub(crate) fn spin_loop() {
-        yield_now();
-    }
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
 }
 
 #[cfg(not(loom))]
 mod primitive {
-    pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::atomic::{
         AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
-    pub(crate) use std::sync::{Arc, Mutex, MutexGuard};
-    pub(crate) use std::thread::yield_now;
+    pub(crate) use std::sync::{Mutex, MutexGuard};
 
     /// The standard cell in loom's shape: access only inside a closure.
     #[derive(Debug)]
@@ -51,37 +43,3 @@ mod primitive {
 }
 
 pub(crate) use primitive::*;
-
-/// Enter a lock that is free by construction: its owner is decided by an atomic elsewhere (a
-/// claim, a free list), and the lock only tells the compiler so without `unsafe`.
-///
-/// # Panics
-///
-/// If the lock is taken after all, which would be a bug in the protocol around it.
-pub(crate) fn own<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    match lock.try_lock() {
-        Ok(guard) => guard,
-        // A panic elsewhere left the value as it was between two whole operations.
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => panic!("a store cell has two owners"),
-    }
-}
-
-/// Waiting for another thread: a few spins, then the rest of the time slice.
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
-    rounds: u32,
-}
-
-impl Backoff {
-    const SPINS: u32 = 64;
-
-    pub(crate) fn wait(&mut self) {
-        if self.rounds < Self::SPINS {
-            self.rounds += 1;
-            spin_loop();
-        } else {
-            yield_now();
-        }
-    }
-}
