@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         WeightDecay,
         chain,
     )
-    from pydownpour.policy import Downpour
+    from pydownpour.policy import Downpour, HardSync
     from pydownpour.replica.joining import join
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
@@ -101,6 +101,7 @@ _HOMES = {
     "ComputeModel": "sim.compute.cost",
     "Cosine": "optimizers",
     "Downpour": "policy",
+    "HardSync": "policy",
     "Job": "job",
     "LinearScaling": "optimizers",
     "LinkModel": "sim.machines.host",
@@ -141,6 +142,7 @@ __all__ = [
     "Fenced",
     "GradientMismatch",
     "GradientsRefused",
+    "HardSync",
     "InternalError",
     "Job",
     "JobFailed",

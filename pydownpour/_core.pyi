@@ -40,6 +40,7 @@ KIND_PING: Final[int]  # 8, either way
 KIND_PONG: Final[int]  # 9, either way
 KIND_ERROR: Final[int]  # 10, either way: code in aux, the words in the payload; the stream ends
 KIND_BYE: Final[int]  # 11, either way: the stream ends in good order
+KIND_VIEW: Final[int]  # 12, shard to replica: the cluster, and for whom an answer waits
 
 FLAG_PUSH_COMPLETE: Final[int]  # 1, in an ACK
 
@@ -55,6 +56,7 @@ CODE_STORE_FULL: Final[int]  # 9
 CODE_POLICY: Final[int]  # 10
 CODE_ROUND: Final[int]  # 11, the record's round is not open
 CODE_NORM: Final[int]  # 12, the gradient is larger than the job allows
+CODE_NOT_YET: Final[int]  # 13, a VIEW will ask for the push again
 
 DTYPE_F32: Final[int]  # 1
 DTYPE_F64: Final[int]  # 2
@@ -217,6 +219,8 @@ class Store:
         """Whether records may be combined in rounds."""
     def accumulated(self, fragment: int) -> tuple[int, int, float] | None:
         """(round, records, sum of their weights) of a fragment's open round, or None."""
+    def read_accumulated(self, fragment: int, target: _Bytes) -> None:
+        """Copy the sum of a fragment's open round into an f32 target of its length, or zeros."""
     def close_round(
         self, fragment: int, round: int, *, factor: float | None = None
     ) -> Closed | None:

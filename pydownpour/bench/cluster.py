@@ -27,6 +27,7 @@ from pydownpour.replica.coordination import Coordination
 from pydownpour.replica.pushes import Push
 from pydownpour.replica.session import Session
 from pydownpour.wire import messages
+from pydownpour.wire.frames import Age
 from pydownpour.wire.messages import (
     HeartbeatAnswer,
     JobLayout,
@@ -170,7 +171,7 @@ class Pusher:
     def __init__(self, session: Session, layout: Layout) -> None:
         self.session, self.layout = session, layout
         self.gradient: Flat = np.full(layout.len, 1e-3, np.float32)
-        self._base = session.fetcher.versions()
+        self._base = session.fetcher.base()
         self._pushes = 0
 
     async def push(self) -> None:
@@ -196,7 +197,7 @@ class Pusher:
     async def fetch_all(self) -> None:
         """Fetch every fragment, whatever is known already."""
         for link in self.session.links:
-            link.lsn_known = 0
+            link.known = Age()
         await self.session.fetcher.fetch()
 
 

@@ -207,10 +207,12 @@ class JobState:
         state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
         is_behind = message.ids_version != self.members.forgotten.replicas
         ids = self.members.known_ids() if is_behind else None
+        is_behind = message.live_version != self.members.live_version
         return HeartbeatAnswer(
             state=state,
             reason=self.reason(now),
             ids=ids,
+            live=self.members.live_ids() if is_behind else None,
             shard_map=self._newer_map(message),
         )
 
@@ -401,7 +403,13 @@ class JobState:
             Fenced: it is not a member, or an older incarnation.
             ConfigError: the job declares no work.
         """
-        self._hear(message.replica, message.incarnation, message.secret, now)
+        member = self._hear(message.replica, message.incarnation, message.secret, now)
+        answer = self._lend(message, now)
+        # One that still holds units asks ahead.
+        self.members.set_idle(member, not answer.units and message.held == [])
+        return answer
+
+    def _lend(self, message: LeaseRequest, now: float) -> LeaseAnswer:
         ledger = self._ledger()
         if self.is_over:
             return LeaseAnswer(

@@ -25,7 +25,7 @@ from pydownpour import limits
 from pydownpour.coordinator.tally import add_stats
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded
 from pydownpour.states import State, Table
-from pydownpour.wire.messages import Join, KnownIds, MemberState, ReplicaStats
+from pydownpour.wire.messages import Join, KnownIds, LiveIds, MemberState, ReplicaStats
 
 MEMBER: Final[Table[MemberState]] = Table(
     "a member",
@@ -76,6 +76,8 @@ class Member:
     rss_peak_bytes: int = 0
     left_because: str = ""
     """What went wrong when it left; "" if it left of its own accord, or has come back."""
+    is_idle: bool = False
+    """There was no work for it when it asked last: nobody waits for its gradients."""
     told_end: bool = False
     """It has heard that the job is over."""
     _state: State[MemberState] = dataclasses.field(default_factory=lambda: State(MEMBER))
@@ -155,6 +157,9 @@ class Membership:
         self._owners: dict[str, int] = {}
         self._next = 1
         self.forgotten = Forgotten()
+        self.live_version = 1
+        """Changes with who takes part and has work."""
+        self._live: LiveIds | None = None
         self._present: tuple[int, ...] | None = ()
         """Asked for at every lease, so it is made anew only when somebody came or went."""
 
@@ -197,7 +202,7 @@ class Membership:
             version=join.version,
             seen_at=now,
         )
-        self._present = None
+        self._changed()
         self._know(member)
         return Registered(member)
 
@@ -212,6 +217,7 @@ class Membership:
         member.host, member.pid, member.version = join.host, join.pid, join.version
         member.nonce = join.nonce
         self.change(member, "live")
+        self.set_idle(member, False)
         member.seen_at = now
         self._know(member)
         return Registered(member, rejoined=True)
@@ -249,7 +255,17 @@ class Membership:
     def change(self, member: Member, state: MemberState) -> None:
         """It is live, suspect, dead or has left: nobody else changes a member's state."""
         if member.become(state):
-            self._present = None
+            self._changed()
+
+    def set_idle(self, member: Member, is_idle: bool) -> None:
+        """It asked for work, and there is none for it now; or it has some."""
+        if member.is_idle != is_idle:
+            member.is_idle = is_idle
+            self._changed()
+
+    def _changed(self) -> None:
+        self._present = self._live = None
+        self.live_version += 1
 
     def leave(self, replica: int, incarnation: int, stats: ReplicaStats | None) -> Member:
         """A goodbye with the last counts. Saying it again changes nothing.
@@ -298,6 +314,22 @@ class Membership:
             else:
                 ranges.append((member, member + 1))
         return KnownIds(version=self.forgotten.replicas, next=self._next, ranges=ranges)
+
+    def live_ids(self) -> LiveIds:
+        """Who is present and has work, or looks for it: whom shards may wait for."""
+        if self._live is None:
+            ranges: list[tuple[int, int]] = []
+            for one in self.present:
+                if self._members[one].is_idle:
+                    continue
+                if ranges and ranges[-1][1] == one:
+                    ranges[-1] = (ranges[-1][0], one + 1)
+                elif len(ranges) < limits.ID_RANGES_MAX:
+                    ranges.append((one, one + 1))
+                else:
+                    break
+            self._live = LiveIds(version=self.live_version, next=self._next, ranges=ranges)
+        return self._live
 
     def get(self, replica: int) -> Member | None:
         """The member of that id."""

@@ -531,7 +531,9 @@ class CoordinatorService:
 
     async def _read(self) -> Flat:
         job = self.job
-        return await self._reader.parameters(job.places.entries, job.declared.layout, job.partition)
+        return await self._reader.parameters(
+            job.places.entries, job.declared.layout, job.partition, last=job.books_closed
+        )
 
     async def _last_counts(self) -> None:
         """Ask each shard for its counts; its last heartbeat serves where it does not answer."""

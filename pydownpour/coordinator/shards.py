@@ -22,9 +22,14 @@ class ShardReader(abc.ABC):
 
     @abc.abstractmethod
     async def parameters(
-        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+        self,
+        shards: Sequence[ShardEntry],
+        layout: Layout,
+        partition: Partition,
+        *,
+        last: bool = False,
     ) -> Flat:
-        """All parameters, float32.
+        """All parameters, float32; ``last``: with what is in open rounds, nothing comes after it.
 
         Raises:
             TransportError: a shard cannot be reached.
@@ -62,7 +67,12 @@ class NetShardReader(ShardReader):
         self._secret = keeper.secret("replica", READER, READER)
 
     async def parameters(
-        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+        self,
+        shards: Sequence[ShardEntry],
+        layout: Layout,
+        partition: Partition,
+        *,
+        last: bool = False,
     ) -> Flat:
         """GET /v1/fetch from every shard."""
         try:
@@ -72,6 +82,7 @@ class NetShardReader(ShardReader):
                 access=self._access,
                 fragment_len=partition.fragment_len,
                 secret=self._secret,
+                last=last,
             )
         except ExceptionGroup as group:
             # All shards are read at once; the first that failed says why.

@@ -14,7 +14,7 @@ from pydownpour.layout import Flat, Layout, raw
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.wire import messages
-from pydownpour.wire.frames import FETCH_BEGINS, Kind
+from pydownpour.wire.frames import FETCH_BEGINS, Age, Kind
 from pydownpour.wire.messages import ShardEntry
 from pydownpour.wire.proof import READER
 
@@ -26,8 +26,17 @@ async def read_parameters(
     access: Access,
     fragment_len: int,
     secret: str,
+    last: bool = False,
 ) -> Flat:
     """Fetch the whole of a job's parameters over GET, from all shards at once.
+
+    Args:
+        shards: All of the job's.
+        layout: Its layout.
+        access: Token and TLS.
+        fragment_len: As it is cut.
+        secret: A reader's.
+        last: Nobody will push any more: open rounds are closed first.
 
     Shapes:
         returns: (layout.len,) float32. Each fragment is whole; fragments may differ in age.
@@ -38,7 +47,8 @@ async def read_parameters(
         WrongEpoch: a shard has moved, or is about to.
     """
     flat = layout.zeros()
-    read = _reading(flat, access, fragment_len, _headers(layout, secret))
+    query = "&last=1" if last else ""
+    read = _reading(flat, access, fragment_len, _headers(layout, secret), query)
     tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
     try:
         for task in tasks:
@@ -58,7 +68,7 @@ async def read_what_answers(
     fragment_len: int,
     secret: str,
 ) -> tuple[Flat, dict[int, DownpourError]]:
-    """As :func:`read_parameters`, of those shards that can be read.
+    """As :func:`read_parameters`, for the last time, of those shards that can be read.
 
     Shapes:
         returns: (layout.len,) float32, NaN where nothing could be read; and by the index of a
@@ -66,7 +76,7 @@ async def read_what_answers(
     """
     flat = layout.zeros()
     flat.fill(np.nan)
-    read = _reading(flat, access, fragment_len, _headers(layout, secret))
+    read = _reading(flat, access, fragment_len, _headers(layout, secret), "&last=1")
     failures: dict[int, DownpourError] = {}
 
     async def attempt(entry: ShardEntry) -> None:
@@ -90,7 +100,7 @@ def _headers(layout: Layout, secret: str) -> dict[str, str]:
 
 
 def _reading(
-    flat: Flat, access: Access, fragment_len: int, headers: dict[str, str]
+    flat: Flat, access: Access, fragment_len: int, headers: dict[str, str], query: str
 ) -> Callable[[ShardEntry], Coroutine[Any, Any, None]]:
     """Reads one shard into its place."""
 
@@ -101,7 +111,9 @@ def _reading(
             while True:
                 inlet = _inlet(values, fragment_len)
                 try:
-                    await receive(client, values, named, inlet=inlet, since=0, first=first)
+                    await receive(
+                        client, values, named, inlet=inlet, since=0, first=first, query=query
+                    )
                     return
                 except TransportError:
                     landed, behind = inlet.landed()
@@ -130,9 +142,11 @@ async def receive(
     inlet: _core.ReplicaInlet,
     since: int,
     first: int = 0,
+    query: str = "",
     heard: Callable[[int], None] = lambda size: None,
-    begins: Callable[[int], None] = lambda lsn: None,
-) -> int:
+    begins: Callable[[Age], None] = lambda age: None,
+    waits: Callable[[_core.Frame], None] = lambda frame: None,
+) -> Age | None:
     """GET what changed at one shard after LSN ``since`` into ``values``, the inlet's target.
 
     Args:
@@ -142,19 +156,22 @@ async def receive(
         inlet: A fresh one. When the answer is cut off, ``landed`` says where to go on.
         since: The LSN that ``values`` are at; 0 asks for everything.
         first: The first fragment wanted.
+        query: More of the request's.
         heard: Told the bytes of each piece that comes.
-        begins: Told the LSN at the beginning of an answer that takes long.
+        begins: Told the age at the beginning of an answer that takes long.
+        waits: Gets the VIEW that says for whom the answer waits.
 
     Returns:
-        The LSN at the beginning of the answer.
+        The age at the beginning of the answer; None if it waits for others.
 
     Raises:
         PeerLost: the answer ended early.
         RemoteProtocolError: it is malformed.
     """
     buffers = (memoryview(inlet), raw(values))
-    lsn: int | None = None
-    async for chunk in client.chunks(f"/v1/fetch?since={since}&first={first}", headers):
+    age: Age | None = None
+    is_held = False
+    async for chunk in client.chunks(f"/v1/fetch?since={since}&first={first}{query}", headers):
         heard(len(chunk))
         rest = memoryview(chunk)
         while rest:
@@ -165,10 +182,13 @@ async def receive(
             frame = inlet.advance(n)
             while frame is not None:
                 if frame.kind == Kind.FETCHED and frame.flags & FETCH_BEGINS:
-                    begins(frame.version)
+                    begins(Age.of(frame))
                 elif frame.kind == Kind.FETCHED:
-                    lsn = frame.version
+                    age = Age.of(frame)
+                elif frame.kind == Kind.VIEW:
+                    is_held = True
+                    waits(frame)
                 frame = inlet.advance(0)
-    if lsn is None:
+    if age is None and not is_held:
         raise PeerLost(f"{client.url}: a fetch ended without its last frame", peer=client.url)
-    return lsn
+    return age

@@ -12,7 +12,6 @@ from pydownpour.policy.base import (
     Accumulate,
     Actions,
     Apply,
-    Close,
     ClusterView,
     Decision,
     NotYet,
@@ -26,8 +25,9 @@ from pydownpour.policy.base import (
 )
 from pydownpour.policy.check import UsersPolicy, check, from_wire, is_ours
 from pydownpour.policy.downpour import Downpour
+from pydownpour.policy.hard_sync import HardSync
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Downpour,)}
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Downpour, HardSync)}
 """Those that ship, by the names they have on the wire."""
 
 __all__ = [
@@ -35,10 +35,10 @@ __all__ = [
     "Accumulate",
     "Actions",
     "Apply",
-    "Close",
     "ClusterView",
     "Decision",
     "Downpour",
+    "HardSync",
     "NotYet",
     "Policy",
     "PushInfo",

@@ -5,7 +5,7 @@ are told everything and hold no socket, clock or chance of their own::
 
     policy.replica() -> ReplicaRule    after_step(clock, view) -> push? fetch? wait, and for what?
     policy.shard()   -> ShardRule      announce(push, view)    -> apply, accumulate, not yet, refuse
-                                       due(view, now)          -> close the round, or for whom not
+                                       due(view, now)          -> for whom the round waits
 
 The arithmetic is named, never written, here: what is pushed (``PAYLOADS``), how what was fetched
 lands (``LANDS``) and how a gradient is scaled (:class:`Scale`, evaluated by the core where the
@@ -171,16 +171,8 @@ Decision: TypeAlias = Apply | Accumulate | NotYet | Refuse
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Close:
-    """The open round is due: apply it, divided by the sum of its weights if ``mean``."""
-
-    mean: bool
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
-    """It is not: for whom it waits, and the time to ask again if nothing happens until then."""
+    """The round stays open: for whom it waits, and when to ask again if nothing happens before."""
 
     whom: str
     look_at: float = math.inf
@@ -191,10 +183,12 @@ class ShardRule(abc.ABC):
 
     Attributes:
         combines: It accumulates, so its shards need the memory for it.
+        mean: A round's sum is divided by the sum of its weights.
         round: Rounds closed: the number of the open one. Counted here, for rules that combine.
     """
 
     combines: ClassVar[bool] = False
+    mean: bool = True
     round: int = 0
 
     @abc.abstractmethod
@@ -208,12 +202,15 @@ class ShardRule(abc.ABC):
     def arrived(self, push: PushInfo) -> None:  # noqa: B027  most rules need not know
         """Every record of a push has its answer here."""
 
-    def due(self, view: ClusterView, now: float) -> Close | Wait:
-        """Whether the open round is to be closed. Asked when anything has happened."""
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        """For whom the open round waits; None: it is to be closed, if anything is in it.
+
+        Asked when anything has happened.
+        """
         return Wait("nobody: no push is combined with others")
 
     def closed(self) -> None:
-        """The round was closed as it was due: the next one is open."""
+        """The round was closed, because it was due or because the job ends: the next is open."""
         self.round += 1
 
     def export(self) -> dict[str, Any]:

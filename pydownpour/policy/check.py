@@ -20,7 +20,6 @@ from pydownpour.policy.base import (
     Accumulate,
     Actions,
     Apply,
-    Close,
     ClusterView,
     NotYet,
     Policy,
@@ -159,7 +158,7 @@ def _check_shard(policy: Policy, who: str) -> None:
     if isinstance(decision, Apply | Accumulate):
         _check_scale(decision, where)
     _asked(f"{who}: arrived(push)", lambda: rule.arrived(push))
-    _made(lambda: rule.due(view, 0.0), (Close, Wait), f"{who}: due(view, now)")
+    _made(lambda: rule.due(view, 0.0), (Wait, type(None)), f"{who}: due(view, now)")
     other = policy.shard()
     state = _asked(f"{who}: export()", lambda: json.loads(json.dumps(rule.export())))
     _asked(f"{who}: load({state})", lambda: other.load(state))
@@ -187,7 +186,7 @@ def _made(make: Callable[[], T], kinds: type[Any] | tuple[type[Any], ...], where
     made = _asked(where, make)
     if not isinstance(made, kinds):
         allowed = kinds if isinstance(kinds, tuple) else (kinds,)
-        names = " or ".join(kind.__name__ for kind in allowed)
+        names = " or ".join(kind.__name__.removesuffix("Type") for kind in allowed)
         raise ConfigError(f"{where} is {made!r}, must be {names}")
     return made
 

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pydownpour import _core
 from pydownpour.errors import UnsupportedArray
 from pydownpour.layout import Flat, Layout, as_array, raw, supported_dtype
-from pydownpour.replica.pushes import Encoded, encode
+from pydownpour.replica.pushes import Base, Encoded, encode
 
 PLAIN_DTYPES: Final = {np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)}
 """What numpy converts to float32 by itself."""
@@ -57,14 +56,14 @@ class Accrued:
     Attributes:
         values: The sum of the steps' gradients, (elements of the layout,) float32.
         encoded: The same, as it is sent.
-        base: The fragment versions of the parameters that the oldest was computed from.
+        base: The parameters that the oldest was computed from.
         samples, steps: In it.
         leases: The units they belong to.
     """
 
     values: Flat
     encoded: Encoded
-    base: tuple[NDArray[np.uint64], ...]
+    base: Base
     samples: int
     steps: int
     leases: tuple[int, ...]
@@ -89,7 +88,7 @@ class Accrual:
         self._slot = self._new_slot()
         self._sum: _Slot | None = None
         self._norm = 0.0
-        self._base: tuple[NDArray[np.uint64], ...] = ()
+        self._base = Base()
         self._samples = self._steps = 0
         self._leases: dict[int, None] = {}
 
@@ -107,7 +106,7 @@ class Accrual:
     def add(
         self,
         gathered: Gathered,
-        base: tuple[NDArray[np.uint64], ...],
+        base: Base,
         samples: int,
         lease: int | None,
     ) -> None:

@@ -13,15 +13,33 @@ At most one fetch is on its way, and ``landing`` is true only when none is: what
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
-from typing import final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, final
 
 from pydownpour.layout import Flat
+from pydownpour.policy import ClusterView
 from pydownpour.replica.link import Link
+from pydownpour.replica.pushes import Base
 from pydownpour.replica.standing import Standing
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gate:
+    """What the answers to a fetch wait for.
+
+    Attributes:
+        rounds: At each shard, that it has closed so many; empty: none.
+        clock: That every live replica has announced so many steps.
+    """
+
+    rounds: tuple[int, ...] = ()
+    clock: int = 0
+
+
+NOW: Final = Gate()
+"""For nothing."""
 
 
 @final
@@ -52,10 +70,13 @@ class Fetcher:
 
     # -- on the session's loop -------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, gate: Gate = NOW) -> None:
         """Fetch in the background, unless a fetch is already on its way."""
         if self._coming is None:
-            self._coming = [link.fetch() for link in self._links]
+            self._coming = [
+                link.fetch(gate.rounds[i] if gate.rounds else 0, gate.clock)
+                for i, link in enumerate(self._links)
+            ]
             for one in self._coming:
                 one.add_done_callback(self._moved)
 
@@ -65,11 +86,11 @@ class Fetcher:
             self.completed += 1
             self._standing.changed()
 
-    async def fetch(self) -> None:
+    async def fetch(self, gate: Gate = NOW) -> None:
         """Fetch what is newer than now, and wait for it; the user's thread waits for us."""
         await self._standing.wait(lambda: self._coming is None)
         wanted = self.completed + 1
-        self.start()
+        self.start(gate)
         await self._standing.wait(lambda: self.completed >= wanted)
         self._asked = self.completed
 
@@ -91,6 +112,14 @@ class Fetcher:
         self._landed = self._asked
         return True
 
-    def versions(self) -> tuple[NDArray[np.uint64], ...]:
-        """A copy of the fragment versions of ``staging``, one array per shard."""
-        return tuple(link.versions.copy() for link in self._links)
+    def base(self) -> Base:
+        """What ``staging`` holds."""
+        return Base(
+            tuple(link.versions.copy() for link in self._links),
+            tuple(link.known.round for link in self._links),
+        )
+
+    def view(self, epoch: int) -> ClusterView:
+        """What shards have said of the others, under a shard map."""
+        least = min(link.view.least_clock for link in self._links)
+        return ClusterView(epoch=epoch, least_clock=least)

@@ -15,7 +15,9 @@ shard's dedupe window.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -42,17 +44,38 @@ from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 from pydownpour.replica.pushes import Part, Push
 from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
 from pydownpour.wire import frames, messages
-from pydownpour.wire.frames import Code, Kind
+from pydownpour.wire.frames import Age, Code, Kind, View
 from pydownpour.wire.messages import ShardEntry
 
 log = logging.getLogger(__name__)
 
 BROKE_LEN_MAX: Final = 160
 """Characters of a broken connection's own words in a message about waiting."""
+BY_RULE: Final = (Code.ROUND, Code.NOT_YET)
+"""Codes of records that only come at the wrong moment: nothing is short of anything."""
 BATCH_RECORDS: Final = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
 """Records whose headers are made together, just before their bytes are written: 1 MiB."""
 RECORDS_IN_FLIGHT_MAX: Final = 768
 assert RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
+
+
+@dataclasses.dataclass(slots=True)
+class _Fetching:
+    """The fetch in progress.
+
+    Attributes:
+        rounds: Closed rounds that its answer waits for.
+        clock: Steps of every live replica that it waits for.
+        first: The fragment its next attempt begins with: those before it have landed.
+        floor: The age of what has landed, once an attempt was cut off.
+        begun_at: The age that the answer to its last attempt began with, at least.
+    """
+
+    rounds: int = 0
+    clock: int = 0
+    first: int = 0
+    floor: Age | None = None
+    begun_at: Age = Age()  # noqa: RUF009  a tuple of numbers
 
 
 @final
@@ -88,21 +111,18 @@ class Link:
         self.values = staging[entry.start : entry.start + entry.len]
         self.fragments = -(-entry.len // fragment_len)
         self.versions: NDArray[np.uint64] = np.zeros(self.fragments, np.uint64)
-        self.lsn_known = 0
-        """Everything the shard applied up to this LSN is in ``values``."""
+        self.known = Age()
+        """What the shard had applied, and closed, by then is in ``values``."""
+        self.view = View()
+        """What the shard has said of the cluster."""
         self.queue: deque[Part] = deque()
         """Parts with open records, oldest first."""
         self.fetch_wanted: int | None = None
         """Number of the fetch in progress."""
         self.fetch_sent = False
-        self._fetch_first = 0
-        """The fragment its next attempt begins with: those before it have landed."""
-        self._fetch_floor: int | None = None
-        """The LSN that what has landed is up to, once an attempt was cut off."""
-        self._begun_at = 0
-        """The LSN that the answer to its last attempt began at, at least."""
-        self._lsn_heard = 0
-        """The shard has applied so much at least."""
+        self._fetching = _Fetching()
+        self._heard = Age()
+        """The shard has applied, and closed, so much at least."""
         self.reconnects = 0
         self.duplicates = 0
         self.bytes_sent = 0
@@ -144,12 +164,16 @@ class Link:
         self._next_seq += self.fragments
         self._wake.set()
 
-    def fetch(self) -> asyncio.Future[None]:
-        """Bring ``values`` and ``versions`` up to the shard's state; done when they are."""
+    def fetch(self, rounds: int = 0, clock: int = 0) -> asyncio.Future[None]:
+        """Bring ``values`` and ``versions`` up to the shard's state; done when they are.
+
+        That is its state when it has closed so many rounds, and heard of so many steps of every
+        live replica.
+        """
         if self._fetched is None:
             self._fetches += 1
             self.fetch_wanted, self.fetch_sent = self._fetches, False
-            self._fetch_first, self._fetch_floor = 0, None
+            self._fetching = _Fetching(rounds, clock)
             self._fetched = asyncio.get_running_loop().create_future()
             self._wake.set()
         return self._fetched
@@ -254,6 +278,8 @@ class Link:
         for part in self.queue:
             part.rewind()
         self.fetch_sent = False
+        if self._held_until == math.inf:
+            self._held_until = 0.0  # who would have asked for it is gone
         landing = Landing(self.values, self.versions, self.fragment_len)
         if self.fallback:
             return PostTransport(self.client, self.headers, landing, self, pieces=self.pieces)
@@ -270,8 +296,11 @@ class Link:
                 self._wake.clear()
                 if self.fetch_wanted is not None and not self.fetch_sent:
                     self.fetch_sent = True
-                    self._begun_at = self._lsn_heard
-                    await transport.fetch(self.fetch_wanted, self.lsn_known, self._fetch_first)
+                    now = self._fetching
+                    now.begun_at = Age(self._heard.lsn, max(self._heard.round, now.rounds))
+                    await transport.fetch(
+                        self.fetch_wanted, self.known.lsn, now.first, now.rounds, now.clock
+                    )
                     continue
                 run = self._next_run(transport.records_max)
                 if run is None:
@@ -333,7 +362,7 @@ class Link:
             seq=part.first_seq + first,
             count=count,
             continues=part.next_run() is not None,
-            notice=part.notice(head.first_seq + head.first_open),
+            notice=part.notice(head.first_seq + head.first_open, self.entry.index),
         )
 
     def _batches(self, part: Part, first: int, count: int) -> Iterator[list[Any]]:
@@ -353,7 +382,7 @@ class Link:
                 replica=self.replica,
                 incarnation=self.incarnation,
                 first_seq=part.first_seq + first,
-                versions=part.push.base[self.entry.index],
+                versions=part.push.base.versions[self.entry.index],
             )
         )
         size = self.fragment_len * self.item_size
@@ -378,13 +407,16 @@ class Link:
         if frame.kind == Kind.ACK:
             self._question(frame)
             self.duplicates += frame.count - frame.fragment
-            self._lsn_heard = max(self._lsn_heard, frame.version)
+            self._heard = self._heard._replace(lsn=max(self._heard.lsn, frame.version))
             self._settle(frame.seq, frame.count, staleness=frame.aux)
         elif frame.kind == Kind.REFUSE:
             self._refused(frame)
         elif frame.kind == Kind.FETCHED:
             if frame.seq == self.fetch_wanted:
-                (self.fetch_begins if frame.flags else self.fetch_done)(frame.version)
+                self.view = View.decode(frame.payload)
+                (self.fetch_begins if frame.flags else self.fetch_done)(Age.of(frame))
+        elif frame.kind == Kind.VIEW:
+            self._viewed(frame)
         elif frame.kind == Kind.ERROR:
             words = clip(frame.payload.decode("utf-8", "replace"))
             if frame.aux == Code.FULL:
@@ -407,26 +439,36 @@ class Link:
                 "shard's memory is damaged; start the job anew"
             )
 
-    def fetch_begins(self, lsn: int) -> None:
-        """An answer that takes long begins at an LSN."""
-        self._begun_at = max(self._begun_at, lsn)
+    def _viewed(self, frame: _core.Frame) -> None:
+        """Something waits for others, and for whom; or what waited may come now."""
+        self.view = View.decode(frame.payload)
+        if frame.flags & frames.VIEW_SEND_AGAIN:
+            self._held, self._held_until = "", 0.0
+            self._wake.set()
+        else:
+            words = frame.payload[frames.VIEW.size :].decode("utf-8", "replace")
+            self._held = clip(words, limits.LABEL_LEN_MAX)
+
+    def fetch_begins(self, age: Age) -> None:
+        """An answer that takes long begins with parameters of an age."""
+        self._fetching.begun_at = max(self._fetching.begun_at, age)
 
     def _fetch_cut_off(self, first: int) -> None:
         """The fetch in progress was cut off; fragments before ``first`` have landed."""
         self._got_somewhere()
-        self._fetch_first = first
-        if self._fetch_floor is None:
-            self._fetch_floor = self._begun_at
+        self._fetching.first = first
+        if self._fetching.floor is None:
+            self._fetching.floor = self._fetching.begun_at
 
-    def fetch_done(self, lsn: int) -> None:
-        """The fetch in progress is complete, in an answer that began at an LSN.
+    def fetch_done(self, age: Age) -> None:
+        """The fetch in progress is complete, in an answer that began with parameters of an age.
 
         If it was cut off before, what landed first is only as new as its first attempt.
         """
         self._got_somewhere()
-        self._lsn_heard = max(self._lsn_heard, lsn)
-        lsn = lsn if self._fetch_floor is None else self._fetch_floor
-        self.lsn_known = max(self.lsn_known, lsn)
+        self._heard = max(self._heard, age)
+        floor = self._fetching.floor
+        self.known = max(self.known, age if floor is None else floor)
         self.fetch_wanted = None
         fetched, self._fetched = self._fetched, None
         if fetched is not None and not fetched.done():
@@ -437,21 +479,28 @@ class Link:
         if frame.aux in (Code.FENCED, Code.UNKNOWN):
             raise frames.refusal_error(Code(frame.aux), words)
         if frame.aux in frames.NOT_NOW:
-            self._hold(frame.seq, frame.count, words)
+            self._hold(frame.seq, frame.count, words, Code(frame.aux))
             return
         log.warning("%s refused a push: %s", self.describe(), words)
         by_policy = frame.aux == Code.POLICY
         self._settle(frame.seq, frame.count, refused=words, by_policy=by_policy)
 
-    def _hold(self, seq: int, count: int, words: str) -> None:
-        """The shard has no room for these records now: they are sent again a little later."""
+    def _hold(self, seq: int, count: int, words: str, code: Code) -> None:
+        """The shard does not take these records now: they are sent again a little later.
+
+        On a stream it says itself when it takes what was NOT_YET.
+        """
         for part in self.queue:
             part.take_back(seq, count)
+        if code is Code.NOT_YET and not self.fallback:
+            self._held, self._held_until = words, math.inf
+            return
         loop = asyncio.get_running_loop()
         if loop.time() < self._held_until:
             return  # said together with others
         if not self._held:
-            log.warning("%s: %s; trying again", self.describe(), words)
+            level = logging.DEBUG if code in BY_RULE else logging.WARNING
+            log.log(level, "%s: %s; trying again", self.describe(), words)
         self._held = words
         delay_s = self._holds.next_s()
         self._held_until = loop.time() + delay_s

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pydownpour import _core
 from pydownpour.layout import Flat, Layout, numpy_dtype
 from pydownpour.replica.parameters import Parameters
+from pydownpour.replica.pushes import Base
 
 
 @final
@@ -28,7 +28,7 @@ class LocalCopy:
 
     Attributes:
         parameters: The arrays, by name.
-        base: The fragment versions it was fetched at, one array per shard.
+        base: What was fetched last.
     """
 
     def __init__(self, layout: Layout, landing: str) -> None:
@@ -42,9 +42,9 @@ class LocalCopy:
             if spec.dtype != "float32"
         }
         self.parameters = Parameters({**self._views, **self._foreign})
-        self.base: tuple[NDArray[np.uint64], ...] = ()
+        self.base = Base()
 
-    def land(self, values: Flat, versions: tuple[NDArray[np.uint64], ...]) -> None:
+    def land(self, values: Flat, base: Base) -> None:
         """Take what was fetched."""
         if self._anchor is None:
             np.copyto(self.flat, values)
@@ -53,7 +53,7 @@ class LocalCopy:
             np.add(self.flat, self._anchor, out=self.flat)
             np.copyto(self._anchor, values)
         self._round_foreign()
-        self.base = versions
+        self.base = base
 
     def step(self, gradient: Flat, rate: float) -> None:
         """Move it by one gradient: the local step between fetches."""

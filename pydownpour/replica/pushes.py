@@ -15,6 +15,20 @@ from pydownpour.wire.frames import PushNotice
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Base:
+    """Which parameters a gradient was computed from.
+
+    Attributes:
+        versions: Per shard, its fragments' versions.
+        rounds: Per shard, the rounds it had closed.
+    """
+
+    versions: tuple[NDArray[np.uint64], ...] = ()
+    rounds: tuple[int, ...] = ()
+
+
+@final
 @dataclasses.dataclass(eq=False, slots=True)
 class Push:
     """One accrued gradient on its way to every shard.
@@ -23,7 +37,7 @@ class Push:
         index: 1, 2, 3, ... in the order a replica pushed.
         values: The gradient over the whole layout; must not change until the push is settled.
         data: The bytes that are sent: the same in the wire's dtype.
-        base: Per shard, the fragment versions of the parameters it was computed from.
+        base: The parameters it was computed from.
         clock: Steps finished.
         samples: Samples in it.
         norm: Its L2 norm over all shards.
@@ -39,7 +53,7 @@ class Push:
     index: int
     values: Flat
     data: memoryview
-    base: tuple[NDArray[np.uint64], ...]
+    base: Base
     clock: int
     samples: int
     norm: float
@@ -162,7 +176,8 @@ class Part:
         first = min(max(seq - self.first_seq, 0), self.count)
         return first, max(first, min(seq + count - self.first_seq, self.count))
 
-    def notice(self, first_incomplete: int) -> PushNotice:
-        """What the announcement of (the rest of) this push says."""
+    def notice(self, first_incomplete: int, shard: int) -> PushNotice:
+        """What the announcement of (the rest of) this push says to a shard."""
         push = self.push
-        return PushNotice(first_incomplete, push.clock, push.samples, push.norm)
+        round = push.base.rounds[shard]
+        return PushNotice(first_incomplete, push.clock, push.samples, push.norm, round)

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeAlias, TypeVar, final
 from pydownpour import config, limits
 from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient, ParameterError
 from pydownpour.optimizers import local_rate
-from pydownpour.policy import ClusterView, Policy, from_wire
+from pydownpour.policy import Actions, Policy, from_wire
 from pydownpour.replica.accrual import Accrual, Accrued, Gathered
+from pydownpour.replica.fetcher import NOW, Gate
 from pydownpour.replica.guard import Guard
 from pydownpour.replica.local_copy import LocalCopy
 from pydownpour.replica.portal import Portal
@@ -94,27 +95,35 @@ class Trainer:
         self.standing.check_training()
         self._check_refusals()
         self._accrue(gradients, loss, samples)
-        view = ClusterView(epoch=self.session.coordination.shard_map.epoch)
+        view = self.fetcher.view(self.session.coordination.shard_map.epoch)
         actions = self.rule.after_step(self.steps - 1, view)
-        if actions.push and (index := self.push()):
-            began = self.clock()
-            if actions.wait:
-                yield self.outbox.wait_settled(index)
-            elif self.must_wait:
-                yield self.outbox.wait_in_flight(self.in_flight_max)
-            self.wait_s += self.clock() - began
+        push = self.push() if actions.push else None
+        began = self.clock()
+        if push is not None and actions.wait:
+            yield self.outbox.wait_settled(push.index)
+        elif push is not None and self.must_wait:
+            yield self.outbox.wait_in_flight(self.in_flight_max)
+        gate = self._gate(actions, push)
         if actions.wait:
             if actions.fetch:
-                yield from self.fetch()
-            return
-        self.land()
-        if actions.fetch and self.fetcher.is_idle:
-            self.fetcher.begin()
-            self.portal.post(self.fetcher.start)
+                yield from self.fetch(gate)
+        else:
+            self.land()
+            if actions.fetch and self.fetcher.is_idle:
+                self.fetcher.begin()
+                self.portal.post(self.fetcher.start, gate)
+        self.wait_s += self.clock() - began
 
-    def fetch(self) -> Steps[None]:
+    def _gate(self, actions: Actions, push: Push | None) -> Gate:
+        """What the next fetch waits for. A push that is in no round is not waited for."""
+        rounds: tuple[int, ...] = ()
+        if actions.after_round and push is not None and not push.reason:
+            rounds = tuple(round + 1 for round in push.base.rounds)
+        return Gate(rounds, actions.least_clock)
+
+    def fetch(self, gate: Gate = NOW) -> Steps[None]:
         """Fetch now and wait."""
-        yield self.fetcher.fetch()
+        yield self.fetcher.fetch(gate)
         self.land()
 
     def flush(self) -> Steps[None]:
@@ -223,11 +232,11 @@ class Trainer:
 
     # -- push and fetch --------------------------------------------------------------------------
 
-    def push(self) -> int:
-        """Hand what is accrued to the outbox; returns the push's index, 0 if there is nothing."""
+    def push(self) -> Push | None:
+        """Hand what is accrued to the outbox; None if there is nothing."""
         accrued = self.accrual.take()
         if accrued is None:
-            return 0
+            return None
         self.underflowed += accrued.encoded.underflowed
         self.pushes += 1
         push = Push(
@@ -246,7 +255,7 @@ class Trainer:
         elif most is not None and accrued.encoded.norm > most:
             push.reason = self._too_large(accrued, most)
         self.portal.post(self.outbox.push, push)
-        return push.index
+        return push
 
     def _cannot_be_sent(self, accrued: Accrued) -> str:
         """A sum of finite gradients that is not finite as it would travel: dropped, and why."""
@@ -287,7 +296,7 @@ class Trainer:
     def land(self) -> None:
         """Land a finished fetch, as the policy says, if there is one."""
         if self.fetcher.landing():
-            self.copy.land(self.fetcher.staging, self.fetcher.versions())
+            self.copy.land(self.fetcher.staging, self.fetcher.base())
 
     # -- units and counts ------------------------------------------------------------------------
 

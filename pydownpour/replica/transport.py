@@ -26,7 +26,7 @@ from pydownpour.net.reader import receive
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 from pydownpour.wire import frames
-from pydownpour.wire.frames import Kind
+from pydownpour.wire.frames import Age, Kind
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,11 @@ class Listener(Protocol):
     def on_lost(self) -> None:
         """The connection is gone; ``check`` says why."""
 
-    def fetch_begins(self, lsn: int) -> None:
-        """An answer that takes long begins at an LSN."""
+    def fetch_begins(self, age: Age) -> None:
+        """An answer that takes long begins with parameters of an age."""
 
-    def fetch_done(self, lsn: int) -> None:
-        """An answer is complete that began at an LSN."""
+    def fetch_done(self, age: Age) -> None:
+        """An answer is complete that began with parameters of an age."""
 
 
 @final
@@ -101,8 +101,12 @@ class Transport(Protocol):
     async def push(self, run: Run) -> bool:
         """Send records. False: something on the way has no room for so many; send them again."""
 
-    async def fetch(self, request: int, since: int, first: int) -> None:
-        """Ask for what changed after LSN ``since``, from a fragment on."""
+    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> None:
+        """Ask for what changed after LSN ``since``, from a fragment on.
+
+        It is answered when so many rounds are closed, and every live replica has announced so many
+        steps.
+        """
 
 
 @final
@@ -234,11 +238,13 @@ class StreamTransport(StreamProtocol):
             self.check()
         return True
 
-    async def fetch(self, request: int, since: int, first: int) -> None:
+    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> None:
         """One frame; the answer comes by itself."""
         self.check()
         self._landing.begin()
-        self.write(frames.fetch(request=request, since=since, first=first))
+        self.write(
+            frames.fetch(request=request, since=since, first=first, rounds=rounds, clock=clock)
+        )
 
 
 @final
@@ -341,22 +347,29 @@ class PostTransport:
             error, size, self._pieces.count,
         )  # fmt: skip
 
-    async def fetch(self, request: int, since: int, first: int) -> None:
-        """Read the answer into the target as it comes."""
+    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> None:
+        """Read the answer into the target as it comes.
+
+        One that waits for others is held by the shard for a while, and asked for again.
+        """
 
         def heard(size: int) -> None:
             self._listener.on_open()
             self.bytes_received += size
 
         self._landing.begin()
-        lsn = await receive(
-            self._client,
-            self._landing.values,
-            self._headers,
-            inlet=self._landing.inlet,
-            since=since,
-            first=first,
-            heard=heard,
-            begins=self._listener.fetch_begins,
-        )
-        self._listener.fetch_done(lsn)
+        age: Age | None = None
+        while age is None:
+            age = await receive(
+                self._client,
+                self._landing.values,
+                self._headers,
+                inlet=self._landing.inlet,
+                since=since,
+                first=first,
+                query=f"&rounds={rounds}&clock={clock}" if rounds or clock else "",
+                heard=heard,
+                begins=self._listener.fetch_begins,
+                waits=self._listener.on_frame,
+            )
+        self._listener.fetch_done(age)

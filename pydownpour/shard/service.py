@@ -34,7 +34,7 @@ from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
 from pydownpour.policy import UsersPolicy
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
-from pydownpour.wire import messages
+from pydownpour.wire import frames, messages
 from pydownpour.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
@@ -141,6 +141,9 @@ class ShardService:
     def __init__(self, access: Access, policy: UsersPolicy | None = None) -> None:
         self._access, self._policy = access, policy
         self._shard: Shard | None = None
+        self.on_load: Callable[[Shard], object] = lambda shard: None
+        """An observer: called with the state of a shard that is about to load. Checks count on
+        it."""
 
     @property
     def shard(self) -> Shard | None:
@@ -177,6 +180,7 @@ class ShardService:
         has come is kept.
         """
         loading = _Loading(Shard(assigned, self._policy))
+        self.on_load(loading.shard)
         shard = self._shard = await patiently(
             lambda: loading.go_on(client),
             whom=f"the parameters from {client.url}",
@@ -220,6 +224,7 @@ class ShardService:
             secret=shard.assigned.secret,
             epoch=shard.shard_map.epoch if shard.shard_map is not None else 0,
             ids_version=shard.ids_version,
+            live_version=shard.rounds.live_version,
             shard=self._statistics(shard) if with_counts else None,
         )
 
@@ -227,8 +232,11 @@ class ShardService:
         shard = self._serving()
         if answer.ids is not None:
             shard.retire(answer.ids)
+        if answer.live is not None:
+            shard.rounds.heard(answer.live)
         if answer.shard_map is not None:
             shard.shard_map = answer.shard_map
+            shard.rounds.epoch = answer.shard_map.epoch
 
     # -- handlers --------------------------------------------------------------------------------
 
@@ -311,6 +319,12 @@ class ShardService:
         replica, _ = self._identity(shard, call, reads=True)
         since = number(call.query.get("since", "0"), "since", LSN_MAX)
         first = number(call.query.get("first", "0"), "first", limits.LAYOUT_LEN_MAX)
+        rounds = number(call.query.get("rounds", "0"), "rounds", LSN_MAX)
+        clock = number(call.query.get("clock", "0"), "clock", LSN_MAX)
+        if call.query.get("last") and replica == READER:
+            shard.rounds.finish()
+        if words := await shard.rounds.reached(rounds, clock, limits.ACK_EVERY_S):
+            return FrameBody(iter([[frames.view(shard.rounds.shown, words=words)], None]).__next__)
         batches = fetch_batches(shard, 0, since, first)
 
         def produce() -> list[object] | None:
@@ -362,17 +376,17 @@ class _Loading:
     Piece by piece: a shard may be most of what its machine has memory for.
 
     Attributes:
-        loaded: Elements in the store.
+        shard: What is filled.
+        loaded: Elements in its store.
     """
 
     def __init__(self, shard: Shard) -> None:
-        self._assigned = shard.assigned
-        self._shard = shard
+        self.shard, self._assigned = shard, shard.assigned
         self.loaded = 0
 
     async def go_on(self, client: Client) -> Shard:
         """Load what is missing. What a broken connection began of a piece comes again."""
-        assigned, store = self._assigned, self._shard.store
+        assigned, store = self._assigned, self.shard.store
         piece = np.empty(min(assigned.len - self.loaded, LOAD_LEN), "<f4")
         target, filled = raw(piece), 0
         path = f"/v1/initial?shard={assigned.index}&start={self.loaded}"
@@ -398,5 +412,5 @@ class _Loading:
                 f"{assigned.len}",
                 peer=client.url,
             )
-        self._shard.ready = True
-        return self._shard
+        self.shard.ready = True
+        return self.shard

@@ -18,7 +18,8 @@ from pydownpour import _core, limits
 from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import Apply, ClusterView, PushInfo, Refuse, UsersPolicy, from_wire
+from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Refuse, UsersPolicy, from_wire
+from pydownpour.shard.rounds import Rounds
 from pydownpour.shard.turns import Turns
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
@@ -44,10 +45,24 @@ class Stream(StreamProtocol):
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """A push that is not taken: the code and the reason in words."""
+    """A push that is not taken: the code and the reason in words.
+
+    Attributes:
+        push: Where the policy may take it later.
+    """
 
     code: Code
     words: str
+    push: PushInfo | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Admitted:
+    """A push that is taken, and how."""
+
+    push: PushInfo
+    decision: Apply | Accumulate
 
 
 @final
@@ -90,14 +105,17 @@ class Shard:
         """Checks the secrets of replicas."""
         self.ids_version = 0
         """Of the ``KnownIds`` heard last."""
-        self.rule = from_wire(assigned.policy, policy).shard()
+        rule = from_wire(assigned.policy, policy).shard()
         self.store = _core.Store(
             len=assigned.len,
             stripe_len=assigned.stripe_len,
             fragment_len=assigned.fragment_len,
             optimizer=_core.Optimizer(assigned.optimizer),
             max_norm=assigned.max_norm,
+            accumulates=rule.combines,
         )
+        self.rounds = Rounds(rule, self.store)
+        """What the policy says here, and who waits for it."""
         self.shard_map: ShardMap | None = None
         """The newest that we have heard of."""
         self.ready = False
@@ -182,8 +200,8 @@ class Shard:
 
         return ended
 
-    def admit(self, frame: _core.Frame) -> float | Refused:
-        """Decide about an announced push: the scale to apply it with, or why not.
+    def admit(self, frame: _core.Frame) -> Admitted | Refused:
+        """Decide about an announced push: how it is taken, or why not.
 
         A push that was applied before, wholly or in part, is admitted: the core recognises each
         duplicate record by its identity and answers as the first time.
@@ -197,11 +215,15 @@ class Shard:
             return Refused(code, self._why(verdict, frame))
         if self._is_too_large(notice.norm):
             return Refused(Code.NORM, f"replica {frame.replica}: {self._too_large(notice.norm)}")
-        push = PushInfo(frame.replica, notice.clock, notice.samples, notice.norm)
-        decision = self.rule.announce(push, ClusterView(epoch=self.assigned.epoch))
-        if isinstance(decision, Apply):
-            return decision.scale.factor
-        return Refused(Code.POLICY, decision.why if isinstance(decision, Refuse) else "not yet")
+        push = PushInfo(frame.replica, notice.clock, notice.samples, notice.norm, notice.round)
+        if verdict == "done":
+            return Admitted(push, Apply())  # nothing of it will be
+        decision = self.rounds.announced(push)
+        if isinstance(decision, Refuse):
+            return Refused(Code.POLICY, decision.why)
+        if isinstance(decision, NotYet):
+            return Refused(Code.NOT_YET, decision.whom, push)
+        return Admitted(push, decision)
 
     def _is_too_large(self, norm: float) -> bool:
         """Whether a push says so of itself; its fragments are measured whatever it says."""
@@ -232,6 +254,7 @@ class Shard:
                 "is REPLICAS_MAX; try again when the coordinator has forgotten some that are gone"
             )
         self.store.fence(replica, incarnation)
+        self.rounds.joined(replica)
 
     def retire(self, ids: KnownIds) -> None:
         """Nobody else will push again: fence and forget them, and end what they have open here."""
@@ -292,6 +315,8 @@ class Shard:
                 self.staleness.add(push.staleness)
             elif push.refused == 0:
                 self.pushes_duplicate += 1
+            if push.info is not None and (push.applied or push.refused):
+                self.rounds.arrived(push.info)
 
     def count_refused(self, replica: int, records: int, push: PushTally) -> None:
         """Book refused records; the push they belong to counts once."""
@@ -313,6 +338,8 @@ class Shard:
             records_duplicate=self.records_duplicate,
             records_refused=self.refusals.records,
             refused_by=self.refusals.most(),
+            rounds=self.rounds.closed,
+            rounds_dropped=self.rounds.dropped,
             fetches=self.fetches,
             bytes_received=self.bytes_received + sum(s.bytes_received for s in live),
             bytes_sent=self.bytes_sent + sum(s.bytes_sent for s in live),
@@ -339,6 +366,8 @@ def _fenced_words(replica: int, incarnation: int, newer: int | str) -> str:
 class PushTally:
     """What is known so far of the push a connection is in the middle of."""
 
+    info: PushInfo | None = None
+    """What its announcement said, if it was taken."""
     continues: bool = False
     """Another run of the same push follows."""
     is_postponed: bool = False

@@ -9,6 +9,7 @@ the peer takes it, between acknowledgements.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections import deque
 from typing import Any, final
@@ -16,7 +17,8 @@ from typing import Any, final
 from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, LimitExceeded, PeerLost, RemoteProtocolError
 from pydownpour.net.pace import Pace, Watch
-from pydownpour.shard.state import PushTally, Refused, Shard, Stream
+from pydownpour.policy import Accumulate, NotYet, PushInfo
+from pydownpour.shard.state import Admitted, PushTally, Shard, Stream
 from pydownpour.shard.turns import Share
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
@@ -39,6 +41,8 @@ class Conversation:
         self._inlet: _core.ShardInlet | None = None
         self.share = Share(shard.turns)
         self.tally = PushTally()
+        self.postponed: PushInfo | None = None
+        """The first push that the policy has turned down and nobody has asked for again."""
 
     @property
     def inlet(self) -> _core.ShardInlet:
@@ -103,15 +107,34 @@ class Conversation:
             self.tally = PushTally()
         self.tally.continues = bool(frame.flags & frames.PUSH_CONTINUES)
         self.tally.is_postponed = False
-        decision = self.shard.admit(frame)
-        if not isinstance(decision, Refused):
-            self.inlet.accept(scale=decision)
+        answer = self.shard.admit(frame)
+        if isinstance(answer, Admitted):
+            self.tally.info = answer.push
+            self._accept(answer)
             return None
         self.inlet.skip()
-        self._refused(decision.code, frame.count)
-        return frames.refuse(
-            seq=frame.seq, count=frame.count, code=decision.code, words=decision.words
+        self._refused(answer.code, frame.count)
+        self.postponed = self.postponed or answer.push
+        return frames.refuse(seq=frame.seq, count=frame.count, code=answer.code, words=answer.words)
+
+    def _accept(self, admitted: Admitted) -> None:
+        decision, scale = admitted.decision, admitted.decision.scale
+        added = decision if isinstance(decision, Accumulate) else None
+        self.inlet.accept(
+            scale=scale.factor,
+            staleness_power=scale.staleness_power,
+            round=added.round if added is not None else None,
+            weight=added.weight if added is not None else 1.0,
+            samples=admitted.push.samples,
         )
+
+    def may_come_now(self) -> bool:
+        """Whether to ask for what was turned down; then it is forgotten here."""
+        push = self.postponed
+        if push is None or isinstance(self.shard.rounds.decide(push), NotYet):
+            return False
+        self.postponed = None
+        return True
 
     def _refused(self, code: frames.Code, records: int) -> None:
         if code in frames.NOT_NOW:
@@ -128,7 +151,7 @@ class ShardStream(Stream):
         super().__init__()
         self._shard = shard
         self._talk = Conversation(shard, replica, incarnation)
-        self._fetches: deque[tuple[int, int, int]] = deque()
+        self._fetches: deque[_Asked] = deque()
         self._sending: _Fetch | None = None
         self._scheduled: asyncio.Handle | None = None
         self._reading = True
@@ -142,6 +165,8 @@ class ShardStream(Stream):
         """Bytes of answers that wait behind a full buffer."""
         self._loop = asyncio.get_running_loop()
         self._report: asyncio.TimerHandle | None = None
+        self._wait: asyncio.TimerHandle | None = None
+        """Runs while an answer waits for others: when it says for whom."""
         self._has_arrived = self._has_answered = False
         """Since the last report."""
         self._watch: Watch | None = None
@@ -270,6 +295,8 @@ class ShardStream(Stream):
         if answer is not None:
             self._has_answered = True
             self._reply(answer)
+        if self._talk.postponed is not None:
+            self._wait_for_others()
 
     def _reply(self, frame: bytes) -> None:
         """Write a small frame; those that a peer does not read add up."""
@@ -281,7 +308,8 @@ class ShardStream(Stream):
         if frame.kind == Kind.FETCH:
             if len(self._fetches) >= FETCHES_QUEUED_MAX:
                 raise RemoteProtocolError(f"more than {FETCHES_QUEUED_MAX} fetches at once")
-            self._fetches.append((frame.seq, frame.version, frame.fragment))
+            gate = frames.fetch_gate(frame)
+            self._fetches.append(_Asked(frame.seq, frame.version, frame.fragment, *gate))
             self._send_more()
         elif frame.kind == Kind.PING:
             self._reply(frames.simple(Kind.PONG, seq=frame.seq))
@@ -310,7 +338,10 @@ class ShardStream(Stream):
         if self._sending is None:
             if not self._fetches:
                 return
-            self._sending = _Fetch(self._shard, *self._fetches.popleft())
+            if self._fetches[0].waits_for(self._shard):
+                self._wait_for_others()
+                return
+            self._sending = self._fetches.popleft().answer(self._shard)
         buffers = self._sending.next_buffers()
         if buffers is None:
             self._sending = None
@@ -325,8 +356,49 @@ class ShardStream(Stream):
         self._scheduled = None
         self._send_more()
 
+    # -- answers that wait for others ------------------------------------------------------------
+
+    def _wait_for_others(self) -> None:
+        """Be woken when anything has moved, and say for whom it waits now and then."""
+        self._shard.rounds.waiting[self] = self._woken
+        if self._wait is None:
+            self._wait = self._loop.call_later(limits.ACK_EVERY_S, self._say_for_whom)
+
+    def _woken(self) -> None:
+        if self.is_open:
+            self.guarded(self._look_again, 0)
+
+    def _look_again(self, _: int) -> None:
+        if self._talk.may_come_now():
+            self._reply(frames.view(self._shard.rounds.shown, send_again=True))
+        self._send_more()
+        if not self._for_whom():
+            self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
+        self._shard.rounds.waiting.pop(self, None)
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+
+    def _for_whom(self) -> str:
+        """For whom the first of its answers waits; "" if none does."""
+        if self._sending is None and self._fetches:
+            return self._fetches[0].waits_for(self._shard)
+        push = self._talk.postponed
+        decision = self._shard.rounds.decide(push) if push is not None else None
+        return decision.whom if isinstance(decision, NotYet) else ""
+
+    def _say_for_whom(self) -> None:
+        self._wait = None
+        words = self._for_whom()
+        if words and self.is_open:
+            self._reply(frames.view(self._shard.rounds.shown, words=words))
+            self._wait_for_others()
+
     def lost(self, error: BaseException | None) -> None:
         """Hand the counts to the shard."""
+        self._wait_no_more()
         for timer in (self._scheduled, self._report, self._silence):
             if timer is not None:
                 timer.cancel()
@@ -343,6 +415,26 @@ class ShardStream(Stream):
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """A FETCH: what is wanted, and what its answer waits for."""
+
+    request: int
+    since: int
+    first: int
+    rounds: int
+    clock: int
+
+    def waits_for(self, shard: Shard) -> str:
+        """For whom; "" if for nobody."""
+        return shard.rounds.waits_for(self.rounds, self.clock)
+
+    def answer(self, shard: Shard) -> _Fetch:
+        """From now on."""
+        return _Fetch(shard, self.request, self.since, self.first)
+
+
+@final
 class _Fetch:
     """The answer to one FETCH, batch by batch.
 
@@ -354,6 +446,7 @@ class _Fetch:
         self._store = shard.store
         self._request, self._since = request, since
         self._lsn = shard.store.lsn
+        self._view = shard.rounds.shown
         self._cursor = first
         self._frames = 0
         self._ended = False
@@ -372,12 +465,18 @@ class _Fetch:
             )
             if self._frames == 0 and self._cursor < self._store.fragments:
                 # It takes a while: if it is cut off, its reader knows from when it was.
-                begins = frames.fetched(request=self._request, lsn=self._lsn, begins=True)
+                begins = frames.fetched(
+                    request=self._request, lsn=self._lsn, view=self._view, begins=True
+                )
                 buffers.insert(0, begins)
             self._frames += count
         if self._cursor >= self._store.fragments:
             self._ended = True
-            buffers.append(frames.fetched(request=self._request, lsn=self._lsn, count=self._frames))
+            buffers.append(
+                frames.fetched(
+                    request=self._request, lsn=self._lsn, view=self._view, count=self._frames
+                )
+            )
         return buffers
 
     def _batch_size(self) -> int:

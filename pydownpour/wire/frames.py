@@ -6,22 +6,31 @@ and checksums are the core's; here are the names of the numbers and one construc
     kind        from     what its fields mean
     PUSH        replica  announces a run of ``count`` FRAGMENT records from ``seq`` on; aux = norm
                          (f32 bits); payload = first_incomplete, clock, samples (u64 each);
-                         flags bit 0 = another run of the same push follows
+                         version = rounds closed here when the parameters were fetched that it was
+                         computed from; flags bit 0 = another run of the same push follows
     FRAGMENT    replica  one record: fragment, seq, version = base version, dtype, payload
     ACK         shard    records seq..seq+count-1 settled; version = LSN, aux = largest staleness,
                          fragment = how many were applied (the rest were duplicates),
                          flags bit 0 = the run is complete; count 0 says that bytes arrive
     REFUSE      shard    records seq..seq+count-1 refused: aux = Code, payload = why, in words;
-                         those of NOT_NOW may be sent again
+                         those of NOT_NOW may be sent again; those of NOT_YET when a VIEW says so
     FETCH       replica  seq = request number, version = LSN the replica already has, fragment =
-                         the first one wanted (0, or where an answer was cut off)
+                         the first one wanted (0, or where an answer was cut off); payload = rounds,
+                         clock (u64 each) or nothing: answered when so many rounds are closed, and
+                         every live replica has announced so many steps
     PARAMETERS  shard    one fragment: version = its version, seq = its LSN, payload f32
     FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start;
-                         flags bit 0 = it is not, this long answer begins
+                         payload = the view at its start; flags bit 0 = it is not complete, this
+                         long answer begins
+    VIEW        shard    payload = the view now, and in words for whom an answer waits, every few
+                         seconds while it does; flags bit 0 = what was NOT_YET may come now
     PING, PONG  either   seq comes back
     ERROR       either   aux = Code or 0, payload = why; the stream ends (FULL: there is no memory
                          for it now)
     BYE         either   the stream ends by agreement
+
+A view is the epoch of the shard map, the least clock of the live replicas, and the rounds closed
+here (u64 each).
 """
 
 from __future__ import annotations
@@ -30,16 +39,20 @@ import dataclasses
 import enum
 import math
 import struct
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
+FETCH_GATE: Final = struct.Struct("<QQ")
+VIEW: Final = struct.Struct("<QQQ")
 ACK_LAST: Final = 1
 """Flag of an ACK: the announced run is complete."""
 FETCH_BEGINS: Final = 1
 """Flag of a FETCHED: the answer begins; its last frame is still to come."""
+VIEW_SEND_AGAIN: Final = 1
+"""Flag of a VIEW: a push that was turned down may come now."""
 PUSH_CONTINUES: Final = 1
 """Flag of a PUSH: another run of the same push follows."""
 
@@ -59,6 +72,7 @@ class Kind(enum.IntEnum):
     PONG = _core.KIND_PONG
     ERROR = _core.KIND_ERROR
     BYE = _core.KIND_BYE
+    VIEW = _core.KIND_VIEW
 
 
 @final
@@ -77,9 +91,10 @@ class Code(enum.IntEnum):
     POLICY = _core.CODE_POLICY
     ROUND = _core.CODE_ROUND
     NORM = _core.CODE_NORM
+    NOT_YET = _core.CODE_NOT_YET
 
 
-NOT_NOW: Final = (Code.WINDOW, Code.FULL)
+NOT_NOW: Final = (Code.WINDOW, Code.FULL, Code.ROUND, Code.NOT_YET)
 """Codes of records that are not refused for good: they may be sent again a little later."""
 
 
@@ -92,6 +107,51 @@ class PushNotice:
     clock: int
     samples: int
     norm: float
+    round: int = 0
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class View:
+    """What a shard tells a replica of the cluster.
+
+    Attributes:
+        epoch: Of the shard map.
+        least_clock: The fewest steps that a live replica has announced.
+        round: Rounds closed at this shard.
+    """
+
+    epoch: int = 0
+    least_clock: int = 0
+    round: int = 0
+
+    def encode(self) -> bytes:
+        """As in the payload of a frame."""
+        return VIEW.pack(self.epoch, self.least_clock, self.round)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> View:
+        """From the beginning of a payload.
+
+        Raises:
+            RemoteProtocolError: it is too short.
+        """
+        if len(payload) < VIEW.size:
+            raise RemoteProtocolError(f"a view of {len(payload)} bytes, expected {VIEW.size}")
+        return cls(*VIEW.unpack_from(payload))
+
+
+@final
+class Age(NamedTuple):
+    """How new parameters of a shard are: the LSN, and the rounds closed; both only grow."""
+
+    lsn: int = 0
+    round: int = 0
+
+    @classmethod
+    def of(cls, fetched: _core.Frame) -> Age:
+        """At the beginning of the answer that a FETCHED belongs to."""
+        return cls(fetched.version, View.decode(fetched.payload).round)
 
 
 def push(
@@ -112,6 +172,7 @@ def push(
         incarnation=incarnation,
         seq=seq,
         count=count,
+        version=notice.round,
         aux=struct.unpack("<I", struct.pack("<f", norm))[0],
         payload=PUSH_NOTICE.pack(notice.first_incomplete, notice.clock, notice.samples),
     )
@@ -132,7 +193,7 @@ def push_notice(frame: _core.Frame) -> PushNotice:
     norm = struct.unpack("<f", struct.pack("<I", frame.aux))[0]
     if clock > limits.COUNT_MAX or samples > limits.COUNT_MAX or not norm >= 0:
         raise RemoteProtocolError(f"PUSH with clock {clock}, samples {samples}, norm {norm}")
-    return PushNotice(first_incomplete, clock, samples, norm)
+    return PushNotice(first_incomplete, clock, samples, norm, frame.version)
 
 
 def ack(settled: _core.Settled, *, replica: int, incarnation: int) -> bytes:
@@ -167,15 +228,54 @@ def refusal_error(code: Code, words: str) -> DownpourError:
     return Fenced(words) if code is Code.FENCED else JobFailed(words)
 
 
-def fetch(*, request: int, since: int, first: int = 0) -> bytes:
-    """Ask for the fragments from ``first`` on that changed after LSN ``since``."""
-    return _core.encode_frame(kind=Kind.FETCH, seq=request, version=since, fragment=first)
+def fetch(*, request: int, since: int, first: int = 0, rounds: int = 0, clock: int = 0) -> bytes:
+    """Ask for the fragments from ``first`` on that changed after LSN ``since``.
+
+    It is answered when so many ``rounds`` are closed and every live replica is at ``clock``.
+    """
+    payload = FETCH_GATE.pack(rounds, clock) if rounds or clock else b""
+    return _core.encode_frame(
+        kind=Kind.FETCH, seq=request, version=since, fragment=first, payload=payload
+    )
 
 
-def fetched(*, request: int, lsn: int, count: int = 0, begins: bool = False) -> bytes:
+def fetch_gate(frame: _core.Frame) -> tuple[int, int]:
+    """What a FETCH waits for: (rounds closed, steps of every live replica).
+
+    Raises:
+        RemoteProtocolError: a payload that is neither empty nor that.
+    """
+    if not frame.payload:
+        return 0, 0
+    if len(frame.payload) != FETCH_GATE.size:
+        raise RemoteProtocolError(
+            f"FETCH payload of {len(frame.payload)} bytes, expected {FETCH_GATE.size}"
+        )
+    rounds, clock = FETCH_GATE.unpack(frame.payload)
+    return rounds, clock
+
+
+def fetched(
+    *, request: int, lsn: int, view: View = View(), count: int = 0, begins: bool = False
+) -> bytes:
     """Close the answer to a fetch, or open one that takes long."""
-    flags = FETCH_BEGINS if begins else 0
-    return _core.encode_frame(kind=Kind.FETCHED, flags=flags, seq=request, version=lsn, count=count)
+    return _core.encode_frame(
+        kind=Kind.FETCHED,
+        flags=FETCH_BEGINS if begins else 0,
+        seq=request,
+        version=lsn,
+        count=count,
+        payload=view.encode(),
+    )
+
+
+def view(seen: View, *, words: str = "", send_again: bool = False) -> bytes:
+    """Tell a replica for whom its answer waits, or that what was turned down may come now."""
+    return _core.encode_frame(
+        kind=Kind.VIEW,
+        flags=VIEW_SEND_AGAIN if send_again else 0,
+        payload=seen.encode() + words.encode(),
+    )
 
 
 def error(*, code: int, words: str) -> bytes:

@@ -265,6 +265,10 @@ class ShardStats(Message, frozen=True, kw_only=True):
     records_refused: Count = 0
     refused_by: Annotated[list[RefusedEntry], Meta(max_length=limits.REFUSERS_TOLD_MAX)] = []
     """Of whom the most; ``records_refused`` counts those of all others, too."""
+    rounds: Count = 0
+    """Updates that several pushes were combined in."""
+    rounds_dropped: Count = 0
+    """Fragments of those that were not applied, because they would have been NaN or infinite."""
     fetches: Count = 0
     bytes_received: Count = 0
     bytes_sent: Count = 0
@@ -287,7 +291,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     incarnation: Word = 0
     secret: Label = ""
     ids_version: Count = 0
-    """The newest ``KnownIds`` that a shard has heard."""
+    live_version: Count = 0
+    """The newest ``KnownIds`` and ``LiveIds`` that a shard has heard."""
     epoch: Word = 0
     """Of the shard map that the sender knows: the answer to an older one has the newest."""
     replica: ReplicaStats | None = None
@@ -306,6 +311,17 @@ class KnownIds(Message, frozen=True, kw_only=True):
     """[start, stop), ascending."""
 
 
+class LiveIds(Message, frozen=True, kw_only=True):
+    """Which replicas take part and have work: those that shards may wait for."""
+
+    version: Count
+    """Another one says something else."""
+    next: Word
+    """The first id that was not given to anybody yet: who comes with one at or above it is live."""
+    ranges: Annotated[list[tuple[Word, Word]], Meta(max_length=limits.ID_RANGES_MAX)]
+    """[start, stop), ascending. Of more the first are told: nobody waits for the others."""
+
+
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """How the job stands. On done or failed the role ends; on fenced it must not push again."""
 
@@ -315,7 +331,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     missed: Missed = []
     """Shards the coordinator does not hear: which of them answer the replica?"""
     ids: KnownIds | None = None
-    """For a shard that does not know of the newest one."""
+    live: LiveIds | None = None
+    """For a shard that does not know of the newest ones."""
     shard_map: ShardMap | None = None
     """For whoever knows an older one only."""
 

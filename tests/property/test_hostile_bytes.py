@@ -28,7 +28,7 @@ from pydownpour.layout import ShardEntry, raw
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.replica.link import Link
-from pydownpour.replica.pushes import Push
+from pydownpour.replica.pushes import Base, Push
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation
 from pydownpour.wire import frames, messages
@@ -352,7 +352,7 @@ async def hear(listed: list[bytes]) -> Link:
         rng=random.Random(0),
     )
     values = np.zeros(LENGTH, np.float32)
-    link.push(Push(1, values, raw(values), (), 1, 1, 0.0, open_parts=1))
+    link.push(Push(1, values, raw(values), Base(), 1, 1, 0.0, open_parts=1))
     for part in link.queue:
         part.send(0, part.count)
     for data in listed:

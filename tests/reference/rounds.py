@@ -12,7 +12,6 @@ import random
 from pydownpour.policy import (
     Accumulate,
     Apply,
-    Close,
     ClusterView,
     NotYet,
     Policy,
@@ -64,7 +63,7 @@ class Play:
     def turn(self) -> bool:
         """Let one of those that can move; False if nobody can and nothing is due."""
         movers = [m for m in self.members if m.is_live and not m.is_done and self._can(m)]
-        is_due = isinstance(self.rule.due(self.view(), 0.0), Close)
+        is_due = self.rule.due(self.view(), 0.0) is None
         if not movers and not is_due:
             return False
         if is_due and (not movers or self.rng.random() < 0.5):
@@ -123,7 +122,7 @@ class Play:
             if all(m.is_done or not m.is_live for m in self.members):
                 break
             assert self.turn(), self.words()
-        while isinstance(self.rule.due(self.view(), 0.0), Close):
+        while self.rule.due(self.view(), 0.0) is None:
             self.turn()
 
     def words(self) -> str:

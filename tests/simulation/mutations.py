@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pytest
 
 from pydownpour import _core, limits
@@ -23,6 +24,7 @@ from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.units import Recorded
 from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.policy import Decision, HardSync, PushInfo, hard_sync
 from pydownpour.replica import link as link_module
 from pydownpour.replica.link import Link
 from pydownpour.replica.outbox import Outbox
@@ -30,6 +32,7 @@ from pydownpour.replica.pushes import Part
 from pydownpour.replica.trainer import Trainer
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
+from pydownpour.shard.rounds import Clocks, Rounds
 from pydownpour.shard.state import Shard
 from pydownpour.sim.faults import hostile
 from pydownpour.sim.world import swarm
@@ -38,6 +41,7 @@ from pydownpour.storage.rundir import RunFolder
 from pydownpour.wire import frames
 from pydownpour.wire.messages import Stop
 from pydownpour.wire.proof import Keeper
+from tests.fakes.policies import EveryFew
 from tests.reference import inlet as twin
 
 Patch = pytest.MonkeyPatch
@@ -260,9 +264,9 @@ def fetch_claims_its_end(patch: Patch) -> None:
     """A fetch that was cut off says it is as new as its last attempt."""
     done = Link.fetch_done
 
-    def fetch_done(self: Link, lsn: int) -> None:
-        self._fetch_floor = None
-        done(self, lsn)
+    def fetch_done(self: Link, age: frames.Age) -> None:
+        self._fetching.floor = None
+        done(self, age)
 
     patch.setattr(Link, "fetch_done", fetch_done)
 
@@ -295,6 +299,88 @@ def only_floors(patch: Patch) -> None:
     patch.setattr(hostile.Peer, "lives", property(lambda self: (self.victim.incarnation,)))
 
 
+def a_round_closes_early(patch: Patch) -> None:
+    """It does not wait for the last replica that is missing."""
+    missing = hard_sync._Shard._missing
+    patch.setattr(hard_sync._Shard, "_missing", lambda self, view: missing(self, view)[1:])
+
+
+def the_dead_are_waited_for(patch: Patch) -> None:
+    heard = Clocks.heard
+
+    def all_of_them(self: Clocks, live: Any) -> None:
+        heard(self, sorted({*live, *self.live}))
+
+    patch.setattr(Clocks, "heard", all_of_them)
+
+
+def the_idle_are_waited_for(patch: Patch) -> None:
+    patch.setattr(Membership, "set_idle", lambda *_: None)
+
+
+def any_order_will_do(patch: Patch) -> None:
+    announce = hard_sync._Shard.announce
+
+    def unordered(self: Any, push: PushInfo, view: Any) -> Decision:
+        self._settings = dataclasses.replace(self._settings, ordered=False)
+        return announce(self, push, view)
+
+    patch.setattr(hard_sync._Shard, "announce", unordered)
+
+
+def late_gradients_count_for_their_replica(patch: Patch) -> None:
+    arrived = hard_sync._Shard.arrived
+
+    def at_any_time(self: Any, push: PushInfo) -> None:
+        arrived(self, dataclasses.replace(push, round=self.round))
+
+    patch.setattr(hard_sync._Shard, "arrived", at_any_time)
+
+
+def a_round_counts_twice(patch: Patch) -> None:
+    """What was accumulated stays, and is in the next round, too."""
+    close = Rounds._close
+
+    def twice(self: Rounds) -> bool:
+        self._rule.mean = False
+        before = [self._store.accumulated(f) for f in range(self._store.fragments)]
+        sums = [np.zeros(self._store.fragment_len, np.float32) for _ in before]
+        for fragment, values in enumerate(sums):
+            stop = min(self._store.len - fragment * len(values), len(values))
+            sums[fragment] = values = values[:stop]
+            self._store.read_accumulated(fragment, values)
+        is_closed = close(self)
+        for fragment, (open_round, values) in enumerate(zip(before, sums, strict=True)):
+            if is_closed and open_round is not None:
+                self._store.apply(fragment, values, 1)
+        return is_closed
+
+    patch.setattr(Rounds, "_close", twice)
+
+
+def the_last_round_stays_open(patch: Patch) -> None:
+    patch.setattr(Rounds, "finish", lambda self: None)
+
+
+def nobody_waits_for_the_round(patch: Patch) -> None:
+    patch.setattr(Rounds, "waits_for", lambda *_: "")
+
+
+def nobody_is_asked_again(patch: Patch) -> None:
+    """What was turned down stays where it is."""
+    patch.setattr(stream.Conversation, "may_come_now", lambda self: False)
+
+
+def users_own(seed: int, plan: str) -> World:
+    """A world of the sample oracle with a policy that nobody here knows."""
+    return swarm.counted(seed, plan, policy=EveryFew(count=7, staleness_power=0.0))
+
+
+def ordered(seed: int, plan: str) -> World:
+    """A world whose rounds add in the order of ids."""
+    return swarm.world(seed, plan, policy=HardSync(combine="sum", ordered=True))
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -321,4 +407,20 @@ MUTATIONS: Final = (
     Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
     Mutation("finite lies are applied", ("hostile",), finite_lies_are_applied, ("invented",)),
     Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),
+    Mutation("a round closes early", ("calm",), a_round_closes_early, ("closed without",),
+             swarm.synced),
+    Mutation("the dead are waited for", ("kill",), the_dead_are_waited_for, ("ends well",),
+             swarm.synced),
+    Mutation("the idle are waited for", ("calm",), the_idle_are_waited_for, ("ends well",),
+             swarm.synced),
+    Mutation("any order will do", ("calm",), any_order_will_do, ("was added before",), ordered),
+    Mutation("late gradients count", ("zombie", "swarm"), late_gradients_count_for_their_replica,
+             ("closed without",), swarm.synced),
+    Mutation("a round counts twice", ("calm",), a_round_counts_twice, ("twice", "more often"),
+             swarm.synced),
+    Mutation("the last round stays open", ("calm",), the_last_round_stays_open,
+             ("never applied",), users_own),
+    Mutation("nobody waits for the round", ("calm",), nobody_waits_for_the_round,
+             ("pushed twice",), swarm.synced),
+    Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from pydownpour.sim.faults.plans import PLANS
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world import swarm
 from pydownpour.sim.world.world import World
+from tests.fakes.policies import EveryFew
 
 SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "120"))
 FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
@@ -83,6 +85,27 @@ def test_what_is_recorded_was_applied(plan: str) -> None:
         )
         recorded += world.report["units"]
     assert recorded >= COUNTED
+
+
+def a_users_own(seed: int, plan: str) -> World:
+    """A world with a policy that is none of ours, and one of the two oracles."""
+    world = swarm.world if seed % 2 else swarm.counted
+    return world(
+        seed, plan, policy=EveryFew(count=2 + seed % 4, slack=1 + seed % 3, staleness_power=0.0)
+    )
+
+
+@pytest.mark.parametrize("plan", [name for name in PLANS if not PLANS[name].is_doom])
+@pytest.mark.parametrize("world", [swarm.synced, a_users_own], ids=["synced", "a users own"])
+def test_rounds_are_whole_and_exact(world: Callable[[int, str], World], plan: str) -> None:
+    """Policies that combine: synchronous rounds, and a few gradients each within a slack."""
+    closed = 0
+    for seed in range(FIRST, FIRST + COUNTED):
+        done = world(seed, plan).run()
+        assert not done.checks.violations, f"seed {seed}, {plan}: {done.checks.violations}"
+        services = done.shard_services.values()
+        closed += sum(s.shard.rounds.closed for s in services if s.shard is not None)
+    assert closed >= COUNTED
 
 
 def test_replay(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydownpour import limits
 from pydownpour.errors import LimitExceeded
 from pydownpour.policy import Downpour
-from pydownpour.shard.state import Refused, Shard
+from pydownpour.shard.state import Admitted, Refused, Shard
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan
@@ -103,7 +103,7 @@ def test_a_push_that_a_shard_has_no_room_for_waits_and_says_for_whom(
         said.update(r._trainer.session.waiting_for() for r in world.replicas.values())
         return 2.0 <= world.loop.now <= 42.0
 
-    def full(self: Shard, frame: Any) -> float | Refused:
+    def full(self: Shard, frame: Any) -> Admitted | Refused:
         return Refused(Code.FULL, "no block free") if is_full() else admit(self, frame)
 
     monkeypatch.setattr(Shard, "admit", full)

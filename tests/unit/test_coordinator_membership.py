@@ -243,3 +243,31 @@ def test_the_nonce_of_a_later_member_is_not_forgotten_with_an_earlier_one(
     members.register(join(nonce="x"), 0.0)
     assert [member.id for member in members.forget(1000.0)] == [1]
     assert members.register(join(nonce="x"), 1000.0).repeated
+
+
+def test_shards_are_told_who_is_there_and_has_work() -> None:
+    members = Membership()
+    for _ in range(5):
+        members.register(join(), 0.0)
+    first = members.live_ids()
+    assert (first.next, first.ranges) == (6, [(1, 6)])
+    assert members.live_ids() is first
+    idle = members.get(3)
+    assert idle is not None
+    members.set_idle(idle, True)
+    members.leave(5, 1, None)
+    second = members.live_ids()
+    assert (second.ranges, second.version > first.version) == ([(1, 3), (4, 5)], True)
+    members.set_idle(idle, False)
+    assert members.live_ids().ranges == [(1, 5)]
+
+
+def test_of_too_many_ranges_the_first_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for those that are not: better than for somebody who is gone."""
+    monkeypatch.setattr(limits, "ID_RANGES_MAX", 2)
+    members = Membership()
+    for _ in range(7):
+        members.register(join(), 0.0)
+    for gone in (2, 4, 6):
+        members.leave(gone, 1, None)
+    assert members.live_ids().ranges == [(1, 2), (3, 4)]

@@ -73,7 +73,12 @@ class FakeShards(ShardReader):
         self.checked: list[str] = []
 
     async def parameters(
-        self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
+        self,
+        shards: Sequence[ShardEntry],
+        layout: Layout,
+        partition: Partition,
+        *,
+        last: bool = False,
     ) -> Flat:
         self.reads += 1
         if self.failures:
@@ -378,10 +383,10 @@ async def test_no_parameters_are_held_between_two_evaluations() -> None:
     class Once(FakeShards):
         """Nobody has what was read before when it is read again."""
 
-        async def parameters(self, *arguments: Any) -> Flat:
+        async def parameters(self, *arguments: Any, last: bool = False) -> Flat:
             # The evaluation's thread may still be on its way out of the function it returned from.
             await until(lambda: all(ref() is None for ref in live))
-            flat = await super().parameters(*arguments)
+            flat = await super().parameters(*arguments, last=last)
             live.append(weakref.ref(flat))
             return flat
 
@@ -460,8 +465,8 @@ async def test_an_evaluation_that_still_reads_when_the_job_ends_is_dropped() -> 
     class Slow(FakeShards):
         """The first read never ends by itself."""
 
-        async def parameters(self, *arguments: Any) -> Flat:
-            flat = await super().parameters(*arguments)
+        async def parameters(self, *arguments: Any, last: bool = False) -> Flat:
+            flat = await super().parameters(*arguments, last=last)
             if self.reads == 1:
                 reading.set()
                 try:

@@ -55,7 +55,7 @@ def test_a_frame_shows_itself() -> None:
     "wrong",
     [
         {"kind": 0},
-        {"kind": 12},
+        {"kind": 13},
         {"kind": _core.KIND_PING, "flags": 1},
         {"kind": _core.KIND_ACK, "flags": 2},
         {"kind": _core.KIND_PUSH, "dtype": 1},

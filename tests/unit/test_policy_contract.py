@@ -6,88 +6,33 @@ A new policy is one more row in ``POLICIES``; settings of it that are worth thei
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 
 from pydownpour.policy import (
     POLICIES,
-    Accumulate,
-    Actions,
-    Close,
     ClusterView,
-    Decision,
     NotYet,
     Policy,
     PushInfo,
-    ReplicaRule,
-    ShardRule,
     Wait,
     check,
     from_wire,
 )
+from tests.fakes.policies import EveryFew
 from tests.reference.rounds import Play
 
-
-@dataclasses.dataclass(frozen=True)
-class EveryOther(Policy):
-    """A user's own: updates of two gradients each, whoever they are of; replicas run free, within
-    a slack of three steps."""
-
-    slack: int = 3
-
-    def replica(self) -> ReplicaRule:
-        return _Free(self.slack)
-
-    def shard(self) -> ShardRule:
-        return _Pairs()
-
-
-class _Free(ReplicaRule):
-    def __init__(self, slack: int) -> None:
-        self._slack = slack
-
-    def after_step(self, clock: int, view: ClusterView) -> Actions:
-        return Actions(push=True, fetch=True, wait=True, least_clock=clock + 1 - self._slack)
-
-
-class _Pairs(ShardRule):
-    combines = True
-    arrived_count = 0
-
-    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
-        return Accumulate(self.round)
-
-    def arrived(self, push: PushInfo) -> None:
-        self.arrived_count += 1
-
-    def due(self, view: ClusterView, now: float) -> Close | Wait:
-        is_last = self.arrived_count == 1 and not view.live
-        return Close(mean=True) if self.arrived_count >= 2 or is_last else Wait("a second one")
-
-    def closed(self) -> None:
-        super().closed()
-        self.arrived_count = 0
-
-    def export(self) -> dict[str, Any]:
-        return {**super().export(), "arrived": self.arrived_count}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self.arrived_count = state["arrived"]
-
-
 SETTINGS: Final[dict[str, list[dict[str, Any]]]] = {
+    "hardsync": [{}, {"ordered": True}, {"combine": "sum", "replicas": 3}, {"by_samples": True}],
     "downpour": [{}, {"push_every": 3, "fetch_every": 2}, {"overlap": False, "land": "keep"}],
 }
 CASES: Final[list[Policy]] = [
     *(POLICIES[name](**case) for name in sorted(POLICIES) for case in SETTINGS.get(name, [{}])),
-    EveryOther(),
+    EveryFew(),
 ]
 every_policy = pytest.mark.parametrize("policy", CASES, ids=repr)
 
@@ -165,6 +110,6 @@ def test_halves_share_nothing(policy: Policy) -> None:
     push = PushInfo(1, 1, 8, 1.0)
     one.announce(push, ClusterView(1, (1,)))
     one.arrived(push)
-    if isinstance(one.due(ClusterView(1, (1,)), 0.0), Close):
+    if one.due(ClusterView(1, (1,)), 0.0) is None:
         one.closed()
     assert other.export() == fresh

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydownpour.replica.pushes import Part, Push
+from pydownpour.replica.pushes import Base, Part, Push
 
 
 def make_part(count: int, first_seq: int = 11) -> Part:
-    push = Push(1, np.zeros(4, np.float32), memoryview(b""), (), 1, 1, 0.0)
+    push = Push(1, np.zeros(4, np.float32), memoryview(b""), Base(rounds=(4,)), 1, 1, 0.0)
     return Part(push, first_seq, count, memoryview(b""))
 
 
@@ -75,7 +75,8 @@ def test_a_new_connection_sends_again_what_has_no_answer_and_nothing_else() -> N
     assert part.sent == 6
     part.rewind()
     assert list(runs(part)) == [(2, 1), (4, 2)]
-    assert part.notice(13).first_incomplete == 13
+    notice = part.notice(13, shard=0)
+    assert (notice.first_incomplete, notice.round) == (13, 4)
 
 
 def test_a_record_that_was_turned_down_is_sent_again_and_no_other() -> None:

@@ -17,7 +17,7 @@ import pytest
 from pydownpour import _core, limits
 from pydownpour.net.access import Access
 from pydownpour.shard.service import ShardService
-from pydownpour.shard.state import Refused, Shard
+from pydownpour.shard.state import Admitted, Refused, Shard
 from pydownpour.shard.turns import Share, Turns
 from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import Kind
@@ -80,7 +80,7 @@ class Served:
         turns = itertools.count()
         turn, decide, run_once = [0], shard.admit, net.loop._run_once
 
-        def admit(frame: _core.Frame) -> float | Refused:
+        def admit(frame: _core.Frame) -> Admitted | Refused:
             self.decided[turn[0]] += 1
             return decide(frame)
 

@@ -37,6 +37,7 @@ FRAMES = [
     Frame(9, seq=1),
     Frame(10, aux=6, payload="older incarnation \N{EM DASH} stop".encode()),
     Frame(11),
+    Frame(12, flags=1, payload=struct.pack("<QQQ", 1, 17, 5) + b"round 5 waits for replica 2"),
     Frame(2, 0, 255, 255, U32, U32, U32, U64, U64, U32, U32, b"\xff" * 65),
 ]  # fmt: skip
 

@@ -51,6 +51,9 @@ class Check:
     def coordinator_made(self, service: CoordinatorService) -> None:
         """The coordinator is about to serve."""
 
+    def shard_loaded(self, shard: Shard) -> None:
+        """A shard has its place, and is about to load."""
+
     def joined(self, life: Life) -> None:
         """A replica process has joined."""
 

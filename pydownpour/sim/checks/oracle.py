@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
-from pydownpour.policy import Downpour
+from pydownpour.policy import Downpour, Policy
 from pydownpour.replica.pushes import Part, Push
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class Oracle:
         unit: Gradients in a work unit.
         parameters: Elements.
         width: Pushes before places are used again.
-        policy: When to push and fetch; its local_rate must be 0.
+        policy: When to push and fetch; its local_rate must be 0, and rounds must be summed.
+            One that is not ours pushes after each step.
         rng: When the job's function fetches and waits for it.
     """
 
@@ -105,11 +106,11 @@ class Oracle:
         unit: int = 2,
         parameters: int = 1024,
         width: int = 256,
-        policy: Downpour | None = None,
+        policy: Policy | None = None,
         rng: random.Random | None = None,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
-        if policy.local_rate != 0:
+        if policy.replica().local_rate != 0:
             raise ConfigError("the oracle compares whole copies: policy.local_rate must be 0")
         self.width = width
         self.low: NDArray[np.float64] = np.zeros(parameters)
@@ -120,6 +121,8 @@ class Oracle:
         """Pushes wholly answered."""
         self.wrong: list[str] = []
         """What replicas saw that they should not."""
+        self._is_visible = not policy.shard().combines
+        """What is acknowledged is in the parameters, not in a round that is open."""
         self._rng = rng or random.Random(0)
         self._next = 0
         self._open: dict[Pushed, None] = {}
@@ -128,13 +131,14 @@ class Oracle:
         """Newest incarnation heard by (shard, replica)."""
         self._frozen: dict[int, tuple[float, Pushed]] = {}
         """Elements that must stay as they are, and whose incarnation is fenced."""
+        accrued = policy.push_every if isinstance(policy, Downpour) else 1
         self.job = Job(
             parameters={"marks": np.zeros(parameters, np.float32)},
             optimizer=SGD(lr=1.0),
             policy=policy,
             data=Work(pushes, unit=unit, shuffle=False),
             # Each push is just small enough, and nothing else is.
-            max_norm=policy.push_every * math.sqrt(parameters / width),
+            max_norm=accrued * math.sqrt(parameters / width),
             name="oracle",
         )
         self.job.replica(self.train)
@@ -158,7 +162,7 @@ class Oracle:
                 self._look(replica, marks, before)
                 if self._rng.random() < 0.1:
                     self.absorb()
-                    acked = self.low.copy()
+                    acked = self.low.copy() if self._is_visible else before
                     await replica.fetch()
                     self._look(replica, marks, acked, "after a fetch it waited for")
                 np.copyto(before, marks)
@@ -255,7 +259,14 @@ class Oracle:
 
 
 def read(shard: Shard) -> NDArray[np.float32]:
-    """A shard's parameters, straight from its store."""
+    """A shard's parameters, straight from its store, as if its open round were applied."""
     values = np.empty(shard.assigned.len, np.float32)
     shard.store.read(values)
+    if shard.store.accumulates:
+        size = shard.assigned.fragment_len
+        for fragment in range(shard.store.fragments):
+            part = values[fragment * size : (fragment + 1) * size]
+            added = np.empty_like(part)
+            shard.store.read_accumulated(fragment, added)
+            part -= added
     return values

@@ -63,10 +63,12 @@ class ShardsNeverGoBack(Check):
             oracle = self.watched.oracle
             if known[0] > was[0] and oracle is not None:
                 oracle.fenced(shard, replica, known[0])
-        if not applied == lsn == int(versions.sum()):
+        updates = int(versions.sum())
+        expected = applied + updates if shard.store.accumulates else applied
+        if lsn != expected or not (shard.store.accumulates or applied == updates):
             yield (
                 f"shard {index}: LSN {lsn}, {applied} records of its replicas, versions sum up to "
-                f"{int(versions.sum())}"
+                f"{updates}"
             )
 
 
@@ -104,9 +106,9 @@ class FetchesNeverGoBack(Check):
             for link in life.trainer.session.links:
                 key = (life, link.entry.index)
                 where = f"{life} at shard {link.entry.index}"
-                if link.lsn_known < self._lsn[key]:
-                    yield f"{where}: fetched LSN {link.lsn_known} after {self._lsn[key]}"
-                self._lsn[key] = link.lsn_known
+                if link.known.lsn < self._lsn[key]:
+                    yield f"{where}: fetched LSN {link.known.lsn} after {self._lsn[key]}"
+                self._lsn[key] = link.known.lsn
                 if (link.versions < self._versions[key]).any():
                     yield f"{where}: versions {link.versions} after {self._versions[key]}"
                 np.copyto(self._versions[key], link.versions)

@@ -19,6 +19,7 @@ from typing import Final, final
 from pydownpour.coordinator.service import CoordinatorService
 from pydownpour.replica.pushes import Push
 from pydownpour.replica.replica import Replica
+from pydownpour.shard.state import Shard
 from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.files import RunFolderIsTrue
 from pydownpour.sim.checks.oracle import Life, Oracle
@@ -29,6 +30,7 @@ from pydownpour.sim.checks.roles import (
     ReplicasWithinWindows,
     ShardsNeverGoBack,
 )
+from pydownpour.sim.checks.rounds import RoundsAreWhole
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.checks.work import (
     EndInWords,
@@ -48,6 +50,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     BuffersWithinBounds,
     MemoryWithinBounds,
     ParametersCountPushes,
+    RoundsAreWhole,
     UnitsCountOnce,
     SamplesCount,
     LedgerBalances,
@@ -126,6 +129,11 @@ class Checks(logging.Handler):
         """The coordinator is about to serve."""
         for check in self._checks:
             check.coordinator_made(service)
+
+    def shard_loaded(self, shard: Shard) -> None:
+        """A shard has its place, and is about to load."""
+        for check in self._checks:
+            check.shard_loaded(shard)
 
     def replica_joined(self, process: SimProcess, replica: Replica) -> None:
         """A replica has joined; from now on its pushes are recorded."""

@@ -24,6 +24,7 @@ from pydownpour.replica import failure
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.service import ShardService, run_shard
+from pydownpour.shard.state import Shard
 from pydownpour.sim.compute.cost import ChargedReplica
 from pydownpour.sim.compute.handoff import run_plain
 from pydownpour.sim.disk.disk import SimDisk
@@ -50,6 +51,9 @@ class Audience(Protocol):
 
     def coordinator_made(self, service: CoordinatorService) -> None:
         """The coordinator is about to serve."""
+
+    def shard_loaded(self, shard: Shard) -> None:
+        """A shard has its place, and is about to load."""
 
     def replica_joined(self, process: SimProcess, replica: Replica) -> None:
         """A replica process has joined the job."""
@@ -171,6 +175,7 @@ class Cluster:
     def _shard_main(self, index: int) -> Callable[[], Coroutine[Any, Any, None]]:
         async def main() -> None:
             service = ShardService(ACCESS, lambda: type(self.job.policy))
+            service.on_load = self.audience.shard_loaded
             self.shard_services[index] = service
             await run_shard(
                 service,

@@ -12,7 +12,7 @@ import random
 from typing import Final
 
 from pydownpour import limits
-from pydownpour.policy import Downpour
+from pydownpour.policy import Downpour, HardSync, Policy
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.compute.cost import ComputeModel
@@ -46,8 +46,8 @@ EARLY_BACKUPS: Final = (("BACKUP_MIN_S", 0.3), ("BACKUP_BLIND_S", 2.0))
 """Units are lent twice while a fault lasts."""
 
 
-def world(seed: int, name: str, trace: Trace | None = None) -> World:
-    """The world of a seed under a plan, not yet run."""
+def world(seed: int, name: str, trace: Trace | None = None, policy: Policy | None = None) -> World:
+    """The world of a seed under a plan, not yet run; with another policy than the drawn one."""
     rng = random.Random(f"{seed}/shape")
     replicas, pushes = rng.randint(2, 4), rng.randint(20, 30)
     faults = fault_plan(name)
@@ -55,41 +55,46 @@ def world(seed: int, name: str, trace: Trace | None = None) -> World:
     if faults.is_drawn and rng.random() < 0.4:
         work_s = LONG_WORK_S
         faults = dataclasses.replace(faults, storm_s=LONG_WORK_S)
+    unit, parameters = rng.randint(1, 4), rng.choice((512, 2048, 8192))
+    drawn = Downpour(
+        push_every=rng.choice((1, 1, 1, 2)),
+        fetch_every=rng.randint(1, 3),
+        overlap=rng.random() < 0.8,
+        in_flight=rng.choice((1, 1, 2, 4)),
+        local_rate=0.0,
+    )
     oracle = Oracle(
         pushes=pushes,
-        unit=rng.randint(1, 4),
-        parameters=rng.choice((512, 2048, 8192)),
-        policy=Downpour(
-            push_every=rng.choice((1, 1, 1, 2)),
-            fetch_every=rng.randint(1, 3),
-            overlap=rng.random() < 0.8,
-            in_flight=rng.choice((1, 1, 2, 4)),
-            local_rate=0.0,
-        ),
+        unit=unit,
+        parameters=parameters,
+        policy=policy or drawn,
         rng=random.Random(f"{seed}/fetches"),
     )
     settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
     return World(oracle.job, settings, trace, oracle=oracle)
 
 
-def counted(seed: int, name: str, trace: Trace | None = None) -> World:
+def counted(
+    seed: int, name: str, trace: Trace | None = None, policy: Policy | None = None
+) -> World:
     """As :func:`world`, with the sample oracle's job: what is recorded must have been applied."""
     rng = random.Random(f"{seed}/counted")
     replicas, batch = rng.randint(2, 4), rng.choice((2, 5))
     unit = batch * rng.randint(1, 3)
     samples, passes = rng.choice((60, 150, 300)), rng.randint(1, 2)
+    drawn = Downpour(
+        push_every=rng.choice((1, 2, 7, 1000)),
+        fetch_every=rng.choice((1, 3, 1000)),
+        overlap=rng.random() < 0.8,
+        in_flight=rng.choice((1, 1, 2, 4)),
+        local_rate=0.0,
+    )
     oracle = SampleOracle(
         samples=samples,
         unit=unit,
         batch=batch,
         passes=passes,
-        policy=Downpour(
-            push_every=rng.choice((1, 2, 7, 1000)),
-            fetch_every=rng.choice((1, 3, 1000)),
-            overlap=rng.random() < 0.8,
-            in_flight=rng.choice((1, 1, 2, 4)),
-            local_rate=0.0,
-        ),
+        policy=policy or drawn,
         wire_dtype=rng.choice(("float32", "float16")),
         backup=rng.choice((0.0, 1.0, 8.0)),
     )
@@ -98,6 +103,13 @@ def counted(seed: int, name: str, trace: Trace | None = None) -> World:
     if rng.random() < 0.6:
         settings = dataclasses.replace(settings, limits=(*settings.limits, *EARLY_BACKUPS))
     return World(oracle.job, settings, trace, samples=oracle)
+
+
+def synced(seed: int, name: str, trace: Trace | None = None) -> World:
+    """One of those two, in synchronous rounds."""
+    rng = random.Random(f"{seed}/synced")
+    policy = HardSync(combine="sum", ordered=rng.random() < 0.4, replicas=rng.choice((1, 1, 2)))
+    return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
 
 
 def _settings(

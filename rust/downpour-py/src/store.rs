@@ -238,6 +238,21 @@ impl Store {
         })
     }
 
+    /// Copy the sum of a fragment's open round, or zeros.
+    fn read_accumulated(
+        &self,
+        py: Python<'_>,
+        fragment: usize,
+        mut target: Output,
+    ) -> PyResult<()> {
+        let size = target.bytes_mut().len();
+        enter(py, size, || {
+            self.check_fragment(fragment)?;
+            self.store().read_accumulated(fragment, target.elements_mut()?)?;
+            Ok(())
+        })
+    }
+
     /// Apply what a fragment has accumulated in a round as one update.
     #[pyo3(signature = (fragment, round, *, factor = None))]
     fn close_round(

@@ -26,11 +26,13 @@ pub enum Kind {
     Error = 10,
     /// Either way: the sender is done and closes in good order.
     Bye = 11,
+    /// Shard to replica: what the shard knows of the cluster, and for whom an answer waits.
+    View = 12,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Push,
         Self::Fragment,
         Self::Ack,
@@ -42,6 +44,7 @@ impl Kind {
         Self::Pong,
         Self::Error,
         Self::Bye,
+        Self::View,
     ];
 
     /// The kind with this number, if there is one.
@@ -65,13 +68,14 @@ impl Kind {
             Self::Pong => "PONG",
             Self::Error => "ERROR",
             Self::Bye => "BYE",
+            Self::View => "VIEW",
         }
     }
 
     /// Whether a replica sends this kind to a shard.
     #[must_use]
     pub fn is_for_shard(self) -> bool {
-        !matches!(self, Self::Ack | Self::Refuse | Self::Parameters | Self::Fetched)
+        !matches!(self, Self::Ack | Self::Refuse | Self::Parameters | Self::Fetched | Self::View)
     }
 
     /// Whether a shard sends this kind to a replica.
@@ -93,6 +97,7 @@ impl Kind {
             Self::Ack => FLAG_PUSH_COMPLETE,
             Self::Push => FLAG_PUSH_CONTINUES,
             Self::Fetched => FLAG_FETCH_BEGINS,
+            Self::View => FLAG_VIEW_SEND_AGAIN,
             _ => 0,
         }
     }
@@ -106,6 +111,9 @@ pub const FLAG_PUSH_CONTINUES: u32 = 1;
 
 /// FETCHED flag: the answer begins, its last frame is still to come.
 pub const FLAG_FETCH_BEGINS: u32 = 1;
+
+/// VIEW flag: a push that was turned down may come now.
+pub const FLAG_VIEW_SEND_AGAIN: u32 = 1;
 
 /// Why a record or a push was refused. Nothing of a refused record was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,11 +143,13 @@ pub enum Code {
     Round = 11,
     /// The gradient is larger than the job allows.
     Norm = 12,
+    /// The policy does not take the push now, and says when it does: a VIEW asks for it again.
+    NotYet = 13,
 }
 
 impl Code {
     /// Every code, in the order of its number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NonFinite,
         Self::ResultNonFinite,
         Self::Length,
@@ -152,6 +162,7 @@ impl Code {
         Self::Policy,
         Self::Round,
         Self::Norm,
+        Self::NotYet,
     ];
 
     /// The number on the wire.
@@ -176,6 +187,7 @@ impl Code {
             Self::Policy => "POLICY",
             Self::Round => "ROUND",
             Self::Norm => "NORM",
+            Self::NotYet => "NOT_YET",
         }
     }
 }
@@ -191,7 +203,7 @@ mod tests {
             assert_eq!(Kind::from_number(kind as u8), Some(kind));
             assert!(kind.is_for_shard() || kind.is_for_replica(), "{} is for nobody", kind.name());
         }
-        for number in [0, 12, 255] {
+        for number in [0, 13, 255] {
             assert_eq!(Kind::from_number(number), None);
         }
         for (place, code) in Code::ALL.into_iter().enumerate() {

@@ -1,0 +1,163 @@
+"""Hard-synchronous rounds: every live replica gives one gradient, their mean is one update.
+
+Gupta, Zhang, Wang, "Model Accuracy and Runtime Tradeoff in Distributed Deep Learning" (Rudra),
+2015, protocol *hardsync*, and synchronous SGD since. With lambda replicas and learning rate lr::
+
+    round i:  g_i = (1 / lambda) * sum over replicas l of gradient_l(theta_i)
+              theta_{i+1} = theta_i - lr * g_i
+              every replica fetches theta_{i+1} and goes on
+
+which is SGD with the minibatches of all replicas as one; the staleness is 0.
+
+Who takes part is decided when a round is about to be closed: it waits for every replica that is
+live then and has work. So whoever comes during a round is waited for, and whoever dies, leaves or
+finds no more work is not, from the moment the shard hears of it (with its next heartbeat; a death
+is noticed after ``limits.DEAD_S``). A gradient counts in the round that is open when it arrives,
+once, whatever happens: one that was made for an earlier round (its replica was believed dead and
+came back) is added to it with its staleness, but is not its replica's contribution to it.
+
+Deviations:
+    * The number of replicas is not fixed, as above; ``replicas`` fixes it for the first round.
+    * The mean is over the gradients a round has, each shard and fragment for itself: a replica that
+      died in the middle of its push contributes to the fragments it had sent.
+    * The rule alpha0 * sqrt(lambda * mu / B) for the learning rate is the user's to apply.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, final
+
+from pydownpour import config
+from pydownpour.errors import ConfigError
+from pydownpour.policy.base import (
+    Accumulate,
+    Actions,
+    ClusterView,
+    Decision,
+    NotYet,
+    Policy,
+    PushInfo,
+    ReplicaRule,
+    ShardRule,
+    Wait,
+    replicas,
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HardSync(Policy):
+    """Synchronous rounds (Rudra's hardsync).
+
+    Args:
+        combine: "mean" of a round's gradients, or their "sum".
+        by_samples: Weigh each by its samples: then minibatches of unequal length make exactly the
+            mean over all samples. False: each counts the same.
+        ordered: Add in the order of the replicas' ids, so that the result has the same bits
+            whoever is first. A gradient that comes before its turn is turned down and sent again,
+            so this is for measurements and small models.
+        replicas: The first round waits until so many replicas gave a gradient to it, >= 1.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+
+    combine: Literal["mean", "sum"] = "mean"
+    by_samples: bool = False
+    ordered: bool = False
+    replicas: int = 1
+    name: ClassVar[str] = "hardsync"
+
+    def __post_init__(self) -> None:
+        if self.combine not in ("mean", "sum"):
+            raise ConfigError(f"combine={self.combine!r}: choose mean or sum")
+        for field in ("by_samples", "ordered"):
+            object.__setattr__(self, field, config.flag(field, getattr(self, field)))
+        object.__setattr__(self, "replicas", config.whole("replicas", self.replicas, least=1))
+
+    def replica(self) -> ReplicaRule:
+        """Push and fetch after each step, and wait for the round."""
+        return _Replica()
+
+    def shard(self) -> ShardRule:
+        """One round after the other."""
+        return _Shard(self)
+
+
+@final
+class _Replica(ReplicaRule):
+    local_rate = 0.0
+
+    def after_step(self, clock: int, view: ClusterView) -> Actions:
+        """Always the same."""
+        return Actions(push=True, fetch=True, wait=True, after_round=True)
+
+
+@final
+class _Shard(ShardRule):
+    combines = True
+
+    def __init__(self, settings: HardSync) -> None:
+        self._settings = settings
+        self.mean = settings.combine == "mean"
+        self._given: set[int] = set()
+        """Replicas whose gradient for the open round is here."""
+        self._holds = False
+        """Something is in the open round, be it late."""
+
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        """Into the open round, once a replica, and in its turn."""
+        is_late = push.round < self.round
+        if push.replica in self._given and not is_late:
+            return NotYet(self._words(view))
+        if self._settings.ordered and not is_late:
+            before = [one for one in self._missing(view) if one < push.replica]
+            if before:
+                return NotYet(f"round {self.round} adds in the order of ids: {replicas(before)}")
+        weight = float(max(push.samples, 1)) if self._settings.by_samples else 1.0
+        return Accumulate(self.round, weight)
+
+    def arrived(self, push: PushInfo) -> None:
+        """One less to wait for, unless it was made for an earlier round."""
+        self._holds = True
+        if push.round >= self.round:
+            self._given.add(push.replica)
+
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        """When every live replica gave its gradient."""
+        is_first = self.round == 0 and len(self._given) < self._settings.replicas
+        if not self._holds or is_first or self._missing(view):
+            return Wait(self._words(view))
+        return None
+
+    def closed(self) -> None:
+        """All begin anew."""
+        super().closed()
+        self._given.clear()
+        self._holds = False
+
+    def _missing(self, view: ClusterView) -> list[int]:
+        return [one for one in view.live if one not in self._given]
+
+    def _words(self, view: ClusterView) -> str:
+        missing = self._missing(view)
+        if missing:
+            return f"round {self.round} waits for {replicas(missing)}"
+        if self.round == 0 and len(self._given) < self._settings.replicas:
+            return (
+                f"round 0 waits for {self._settings.replicas} replicas (replicas=...), "
+                f"{len(self._given)} have come"
+            )
+        return f"round {self.round} waits for a gradient"
+
+    def export(self) -> dict[str, Any]:
+        """The open round."""
+        return {**super().export(), "given": sorted(self._given), "holds": self._holds}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on in it."""
+        super().load(state)
+        self._given = {int(one) for one in state["given"]}
+        self._holds = bool(state["holds"])

@@ -1,0 +1,265 @@
+"""A shard's rule at work: it is told what happens here, asked what is due, and obeyed.
+
+The rule decides; this knows the replicas that the coordinator calls live, the clocks that
+announcements named, who waits for the round to move, and how a round is closed: fragment by
+fragment, each sum as one update, at once. Whoever waits is woken when anything has changed that a
+rule may look at, in the loop's next turn, and asks again; nobody asks in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias, final
+
+from pydownpour import _core, limits
+from pydownpour.errors import LimitExceeded, NonFiniteGradient
+from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule
+from pydownpour.policy.base import replicas
+from pydownpour.wire.frames import View
+from pydownpour.wire.messages import LiveIds
+
+log = logging.getLogger(__name__)
+
+Event: TypeAlias = Literal["taken", "arrived", "closing"]
+
+
+@final
+class Clocks:
+    """Who is live, how many steps each has finished, and the fewest of them.
+
+    Told and asked at every push, so that each answer is kept until something changes it.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        """Steps by replica."""
+        self._ids: list[int] = []
+        self._live: tuple[int, ...] | None = ()
+        self._least: int | None = 0
+        self._at_least = 0
+        """Live replicas whose clock is the least."""
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Ascending."""
+        if self._live is None:
+            self._live = tuple(self._ids)
+        return self._live
+
+    @property
+    def least(self) -> int:
+        """0 while no live replica has announced any."""
+        if self._least is None:
+            clocks = [self.of[one] for one in self._ids if one in self.of]
+            self._least = min(clocks, default=0)
+            self._at_least = clocks.count(self._least)
+        return self._least
+
+    def announced(self, replica: int, clock: int) -> bool:
+        """A replica says how far it is; True if that moved its clock."""
+        before = self.of.get(replica)
+        if before == clock:
+            return False
+        self.of[replica] = clock
+        if before is not None and before == self._least and clock > before and self._at_least > 1:
+            self._at_least -= 1
+        elif before is None or before == self._least or clock < before:
+            self._least = None
+        return True
+
+    def joined(self, replica: int) -> None:
+        """It is live from now on."""
+        bisect.insort(self._ids, replica)
+        self._live = self._least = None
+
+    def heard(self, live: Iterable[int]) -> None:
+        """These are live, ascending, and nobody else: the others have no clock any more."""
+        self._ids = list(live)
+        self._live = self._least = None
+        for gone in self.of.keys() - set(self._ids):
+            del self.of[gone]
+
+    def behind(self, clock: int) -> list[int]:
+        """Live replicas that have announced fewer steps."""
+        return [one for one in self._ids if self.of.get(one, clock) < clock]
+
+
+@final
+class Rounds:
+    """One shard's rule, what it is told, and those who wait for what it says.
+
+    Args:
+        rule: The policy's.
+        store: Where rounds are closed.
+
+    Attributes:
+        epoch: Of the newest shard map that was heard of.
+        live_version: Of the ``LiveIds`` heard last; 0 before the first.
+        closed: Rounds closed by this process.
+        dropped: Fragments' rounds whose update would not have been finite, and changed nothing.
+        waiting: Who is to be woken when something has moved, and how.
+        on_event: An observer: told of pushes that are taken and that have arrived, and of rounds
+            that are about to be closed. Checks count on it.
+    """
+
+    def __init__(self, rule: ShardRule, store: _core.Store) -> None:
+        self._rule, self._store = rule, store
+        self.epoch = 0
+        self._clocks = Clocks()
+        self.live_version = 0
+        self._next_id = 1
+        self._newcomers: set[int] = set()
+        """Those that the coordinator has not named yet."""
+        self.closed = self.dropped = 0
+        self.waiting: dict[object, Callable[[], None]] = {}
+        self.on_event: Callable[[Event, PushInfo | None], object] = lambda event, push: None
+        self._is_closing = False
+        """A round is being closed, and some of its fragments had no room yet."""
+        self._next = 0
+        """The first fragment of it that is still open."""
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def round(self) -> int:
+        """Rounds closed before the open one."""
+        return self._rule.round
+
+    @property
+    def shown(self) -> View:
+        """What replicas are told."""
+        return View(self.epoch, self._clocks.least, self.round)
+
+    @property
+    def view(self) -> ClusterView:
+        """What the rule is told of the others."""
+        clocks = self._clocks
+        return ClusterView(self.epoch, clocks.live, clocks.of, clocks.least)
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def announced(self, push: PushInfo) -> Decision:
+        """What becomes of a push."""
+        if self._clocks.announced(push.replica, push.clock) and self.waiting:
+            self._look_soon()
+        decision = self.decide(push)
+        if isinstance(decision, Accumulate):
+            self.on_event("taken", push)
+        return decision
+
+    def decide(self, push: PushInfo) -> Decision:
+        """The same, of one that was announced before."""
+        if self._is_closing:
+            return NotYet(f"round {self.round} to be applied, which waits for blocks to be free")
+        return self._rule.announce(push, self.view)
+
+    def arrived(self, push: PushInfo) -> None:
+        """All of its records have their answer."""
+        self._rule.arrived(push)
+        self.on_event("arrived", push)
+        if self._rule.combines or self.waiting:
+            self._look_soon()
+
+    def joined(self, replica: int) -> None:
+        """A replica is here; one that the coordinator's last word could not know of is live."""
+        if replica >= self._next_id and replica not in self._newcomers:
+            self._newcomers.add(replica)
+            self._clocks.joined(replica)
+
+    def heard(self, live: LiveIds) -> None:
+        """The coordinator says who takes part."""
+        if live.version == self.live_version:
+            return
+        self.live_version, self._next_id = live.version, live.next
+        known = {one for start, stop in live.ranges for one in range(start, stop)}
+        self._newcomers = {one for one in self._newcomers if one >= live.next}
+        self._clocks.heard(sorted(known | self._newcomers))
+        self._look_soon()
+
+    def waits_for(self, round: int, clock: int) -> str:
+        """For whom a fetch waits; "" if for nobody.
+
+        It shall find ``round`` rounds closed, and every live replica at ``clock`` at least.
+        """
+        if self.round < round:
+            wait = self._rule.due(self.view, self._now())
+            return wait.whom if wait is not None else f"round {self.round} to be applied"
+        behind = self._clocks.behind(clock)
+        return f"{replicas(behind)} to finish {clock} steps" if behind else ""
+
+    async def reached(self, round: int, clock: int, within_s: float) -> str:
+        """Wait until that is so, for a while; for whom it still waits then, or ""."""
+        moved = asyncio.Event()
+        try:
+            async with asyncio.timeout(within_s):
+                while words := self.waits_for(round, clock):
+                    self.waiting[moved] = moved.set
+                    await moved.wait()
+                    moved.clear()
+        except TimeoutError:
+            return words
+        finally:
+            self.waiting.pop(moved, None)
+        return ""
+
+    # -- what is due -----------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Nobody will push any more: close what is open, whatever it waits for."""
+        fragments = range(self._store.fragments)
+        if self._is_closing or any((self._store.accumulated(f) or (0, 0))[1] for f in fragments):
+            self._close()
+
+    def _look_soon(self) -> None:
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Close what is due, and wake whoever waits."""
+        self._soon = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Before the coordinator's first word nobody knows who is to be waited for.
+        while self._rule.combines and self.live_version:
+            wait = None if self._is_closing else self._rule.due(self.view, self._now())
+            if wait is not None:
+                if math.isfinite(wait.look_at):
+                    self._look_at(wait.look_at)
+                break
+            if not self._close():
+                self._look_at(self._now() + limits.BACKOFF_MIN_S)
+                break
+        for wake in list(self.waiting.values()):
+            wake()
+
+    def _look_at(self, when: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(when, self._look)
+
+    def _close(self) -> bool:
+        """Apply the open round's sums, fragment by fragment; False if there is no room just now."""
+        if not self._is_closing:
+            self.on_event("closing", None)
+        self._is_closing = True
+        factor = None if self._rule.mean else 1.0
+        while self._next < self._store.fragments:
+            try:
+                self._store.close_round(self._next, self.round, factor=factor)
+            except NonFiniteGradient as error:
+                self.dropped += 1
+                log.warning("round %d, fragment %d: %s", self.round, self._next, error)
+            except LimitExceeded as error:
+                log.info("round %d, fragment %d: %s; trying again", self.round, self._next, error)
+                return False
+            self._next += 1
+        self._is_closing, self._next = False, 0
+        self._rule.closed()
+        self.closed += 1
+        return True
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

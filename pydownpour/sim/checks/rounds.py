@@ -1,0 +1,77 @@
+"""What synchronous rounds promise: whole, in order where that is asked for, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+from pydownpour.policy import HardSync, PushInfo
+from pydownpour.replica.pushes import Push
+from pydownpour.shard.rounds import Event
+from pydownpour.shard.state import Shard
+from pydownpour.sim.checks.base import Check, Watched
+from pydownpour.sim.checks.oracle import Life
+
+
+@final
+class RoundsAreWhole(Check):
+    """A closed round has a gradient of every replica that was live, and nobody goes on before.
+
+    From books of its own, of what shards and replicas tell observers.
+    """
+
+    name = "rounds are whole"
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        policy = watched.world.job.policy
+        self._policy = policy if isinstance(policy, HardSync) else None
+        self._given: dict[Shard, set[int]] = {}
+        self._last: dict[Life, Push] = {}
+        self._wrong: list[str] = []
+
+    def shard_loaded(self, shard: Shard) -> None:
+        """Listen to it."""
+        if self._policy is not None:
+            self._given[shard] = set()
+            shard.rounds.on_event = lambda event, push: self._happened(shard, event, push)
+
+    def _happened(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
+        assert self._policy is not None
+        given, open_round = self._given[shard], shard.rounds.round
+        missing = set(shard.rounds.view.live) - given
+        where = f"shard {shard.assigned.index}, round {open_round}"
+        if event == "closing":
+            is_last = self.world.coordinator is None or self.world.coordinator.job.is_over
+            if missing and not is_last:
+                self._wrong.append(f"{where}: closed without replicas {sorted(missing)}")
+            if open_round == 0 and len(given) < self._policy.replicas and not is_last:
+                self._wrong.append(f"{where}: closed with {len(given)} of {self._policy.replicas}")
+            given.clear()
+        elif push is not None and push.round >= open_round:
+            before = sorted(one for one in missing if one < push.replica)
+            if event == "arrived":
+                given.add(push.replica)
+            elif self._policy.ordered and before:
+                self._wrong.append(f"{where}: {push.replica} was added before {before}")
+            if event == "taken" and push.replica in given:
+                self._wrong.append(f"{where}: a second gradient of replica {push.replica}")
+
+    def pushed(self, life: Life, push: Push) -> None:
+        """It must have waited for the round of the push before, if that is in one."""
+        last = self._last.get(life)
+        self._last[life] = push
+        if self._policy is None or last is None or last.reason:
+            return
+        for index, (then, now) in enumerate(zip(last.base.rounds, push.base.rounds, strict=True)):
+            if now <= then:
+                self._wrong.append(f"{life} pushed twice for round {now} of shard {index}")
+
+    def gone(self, life: Life) -> None:
+        """Forget it."""
+        self._last.pop(life, None)
+
+    def look(self) -> Iterator[str]:
+        """What was noted since."""
+        yield from self._wrong
+        self._wrong.clear()

@@ -1,0 +1,193 @@
+"""A shard's rule at work: clocks, who is live, when a round is closed, who is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from pydownpour import _core
+from pydownpour.errors import LimitExceeded
+from pydownpour.policy import HardSync, NotYet, PushInfo
+from pydownpour.shard.rounds import Clocks, Rounds
+from pydownpour.wire.messages import LiveIds
+from tests.fakes.policies import EveryFew
+
+LEN, FRAGMENT_LEN = 64, 32
+
+
+def store_of(lr: float = 1.0, size: int = LEN) -> _core.Store:
+    sgd = _core.Optimizer([("sgd", {"lr": lr})])
+    return _core.Store(
+        len=size, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=sgd, accumulates=True
+    )
+
+
+def rounds_of(policy: HardSync | EveryFew) -> tuple[Rounds, _core.Store]:
+    store = store_of()
+    return Rounds(policy.shard(), store), store
+
+
+def live(version: int, *ranges: tuple[int, int], next_id: int = 9) -> LiveIds:
+    return LiveIds(version=version, next=next_id, ranges=list(ranges))
+
+
+def give(rounds: Rounds, store: _core.Store, replica: int, value: float = -1.0) -> None:
+    """A push of one value arrives, whole."""
+    push = PushInfo(replica, 1, 4, 1.0, rounds.round)
+    rounds.announced(push)
+    for fragment in range(store.fragments):
+        gradient = np.full(FRAGMENT_LEN, value, np.float32)
+        store.apply(fragment, gradient, _core.DTYPE_F32, round=rounds.round)
+    rounds.arrived(push)
+
+
+def values(store: _core.Store) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    read = np.empty(LEN, np.float32)
+    store.read(read)
+    return read
+
+
+def test_clocks_agree_with_a_slow_twin() -> None:
+    rng = random.Random(1)
+    clocks, of, ids = Clocks(), dict[int, int](), set[int]()
+    for _ in range(3000):
+        if rng.random() < 0.05:
+            ids = set(rng.sample(range(1, 12), rng.randint(0, 8)))
+            of = {one: clock for one, clock in of.items() if one in ids}
+            clocks.heard(sorted(ids))
+        elif rng.random() < 0.05 and (new := max(ids, default=0) + 1):
+            ids.add(new)
+            clocks.joined(new)
+        else:
+            who = rng.randint(1, 12)
+            step = of.get(who, 0) + rng.choice((0, 1, 1, 2, -1))
+            assert clocks.announced(who, max(0, step)) == (of.get(who) != max(0, step))
+            of[who] = max(0, step)
+        assert clocks.live == tuple(sorted(ids))
+        assert clocks.least == min((of[one] for one in ids if one in of), default=0)
+        assert clocks.behind(3) == [one for one in sorted(ids) if of.get(one, 3) < 3]
+
+
+async def test_a_round_is_closed_when_the_last_live_replica_has_given() -> None:
+    rounds, store = rounds_of(HardSync())
+    rounds.heard(live(1, (1, 3)))
+    give(rounds, store, 1, -2.0)
+    await asyncio.sleep(0)
+    assert (rounds.round, store.version(0)) == (0, 0)
+    assert rounds.waits_for(1, 0) == "round 0 waits for replica 2"
+    give(rounds, store, 2, -4.0)
+    await asyncio.sleep(0)
+    assert (rounds.round, rounds.closed, store.version(0)) == (1, 1, 1)
+    np.testing.assert_array_equal(values(store), 3.0)
+    assert rounds.waits_for(1, 0) == ""
+
+
+async def test_whoever_is_gone_is_waited_for_no_more_and_whoever_waits_is_woken() -> None:
+    rounds, store = rounds_of(HardSync())
+    rounds.heard(live(1, (1, 4)))
+    woken = asyncio.Event()
+    rounds.waiting["reader"] = woken.set
+    give(rounds, store, 1)
+    give(rounds, store, 3)
+    await asyncio.sleep(0)
+    assert woken.is_set()  # something moved, and it still waits
+    assert rounds.waits_for(1, 0) == "round 0 waits for replica 2"
+    rounds.heard(live(2, (1, 2), (3, 4)))
+    await asyncio.sleep(0)
+    assert rounds.round == 1
+
+
+async def test_before_the_coordinators_first_word_nothing_is_closed() -> None:
+    rounds, store = rounds_of(HardSync())
+    give(rounds, store, 1)
+    await asyncio.sleep(0)
+    assert rounds.round == 0
+    rounds.heard(live(1, (1, 2)))
+    await asyncio.sleep(0)
+    assert rounds.round == 1
+
+
+async def test_a_newcomer_is_live_before_the_coordinator_says_so() -> None:
+    rounds, store = rounds_of(HardSync())
+    rounds.heard(live(1, (1, 2), next_id=2))
+    rounds.joined(2)
+    rounds.joined(1)
+    assert rounds.view.live == (1, 2)
+    give(rounds, store, 1)
+    await asyncio.sleep(0)
+    assert rounds.round == 0
+    rounds.heard(live(2, (1, 2), next_id=3))  # it came, and has no work
+    await asyncio.sleep(0)
+    assert rounds.round == 1
+
+
+async def test_a_fetch_waits_for_clocks_but_not_for_the_gone() -> None:
+    rounds, _ = rounds_of(EveryFew())
+    rounds.heard(live(1, (1, 3)))
+    for replica, clock in ((1, 5), (2, 3)):
+        rounds.announced(PushInfo(replica, clock, 4, 1.0, 0))
+    assert rounds.waits_for(0, 4) == "replica 2 to finish 4 steps"
+    assert (rounds.waits_for(0, 3), rounds.shown.least_clock) == ("", 3)
+    assert await rounds.reached(0, 4, 0.001) == "replica 2 to finish 4 steps"
+    waiting = asyncio.create_task(rounds.reached(0, 4, 60.0))
+    await asyncio.sleep(0)
+    rounds.announced(PushInfo(2, 4, 4, 1.0, 0))
+    assert await waiting == ""
+    assert rounds.waiting == {}
+
+
+async def test_what_is_open_at_the_end_is_applied() -> None:
+    rounds, store = rounds_of(HardSync())
+    rounds.heard(live(1, (1, 9)))
+    rounds.finish()
+    assert rounds.round == 0  # nothing was open
+    give(rounds, store, 1, -2.0)
+    rounds.finish()
+    np.testing.assert_array_equal(values(store), 2.0)
+    assert rounds.round == 1
+
+
+async def test_a_round_for_which_there_is_no_block_is_closed_a_moment_later() -> None:
+    class Full:
+        """A store that has no room for a second fragment, twice."""
+
+        left = 2
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def close_round(self, fragment: int, round: int, *, factor: float | None) -> object:
+            if fragment == 1 and self.left:
+                self.left -= 1
+                raise LimitExceeded("no room")
+            return store.close_round(fragment, round, factor=factor)
+
+    store = store_of()
+    full = Full()
+    rounds = Rounds(HardSync().shard(), full)  # type: ignore[arg-type]
+    rounds.heard(live(1, (1, 2)))
+    give(rounds, store, 1, -2.0)
+    await asyncio.sleep(0)
+    assert (rounds.round, store.version(0), store.version(1)) == (0, 1, 0)
+    words = "round 0 to be applied, which waits for blocks to be free"
+    assert rounds.announced(PushInfo(1, 2, 4, 1.0, 0)) == NotYet(words)
+    async with asyncio.timeout(60):
+        while rounds.round == 0:
+            await asyncio.sleep(0.01)
+    assert (store.version(0), store.version(1), full.left) == (1, 1, 0)
+
+
+async def test_a_sum_that_is_not_finite_is_dropped_and_the_next_round_opens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds, store = rounds_of(HardSync(combine="sum"))
+    rounds.heard(live(1, (1, 3)))
+    give(rounds, store, 1, -3e38)
+    give(rounds, store, 2, -3e38)
+    await asyncio.sleep(0)
+    assert (rounds.round, rounds.dropped) == (1, 2)
+    assert "round 0, fragment 0: " in caplog.text
+    np.testing.assert_array_equal(values(store), 0.0)
