@@ -88,6 +88,79 @@ def step(target: _Bytes, source: _Bytes, source_dtype: int, rate: float) -> None
     """target (f32) -= rate * source: the replica's local step."""
 
 @final
+class Gather:
+    """The shapes of a layout's arrays, compiled: takes a gradient for each of them."""
+    def __new__(cls, shapes: Sequence[Sequence[int]]) -> Gather: ...
+    @property
+    def len(self) -> int:
+        """Elements of all arrays."""
+    def plain(self, values: list[Any]) -> Arrays | None:
+        """Take a C-contiguous native float32, float64 or float16 array of each shape; None if one
+        is anything else."""
+    def mixed(self, values: Sequence[_Bytes | None], dtypes: Sequence[int]) -> Arrays:
+        """Take buffers of elements of these dtype codes, of any shape; None stands for zeros.
+        Raises ParameterError unless there is one of each length."""
+
+@final
+class Arrays:
+    """Arrays of any dtypes laid end to end, not copied. Nobody may write into them meanwhile."""
+    def overlaps(self, target: _Bytes) -> bool:
+        """Whether one of them shares memory with target."""
+    def check(self, fragment_len: int) -> tuple[int, int, float]:
+        """As check(), of all elements as f32, a fragment at a time: the fragments' sums of squares
+        are added in their order."""
+    def accumulate(self, target: _Bytes, *, overwrite: bool) -> None:
+        """target (f32) += elements, or = elements when overwrite."""
+    def step(self, target: _Bytes, rate: float) -> None:
+        """target (f32) -= rate * elements: the replica's local step."""
+    def encode(
+        self,
+        target: _Bytes,
+        *,
+        dtype: int,
+        fragment_len: int,
+        first: int,
+        count: int,
+        replica: int,
+        incarnation: int,
+        push: int,
+        versions: _Bytes,
+        codec: Codec | None = None,
+        residual: _Bytes | None = None,
+    ) -> Encoded:
+        """Gather, check, cast or encode, and checksum fragments first .. first + count - 1, each
+        into its place in target, as a whole FRAGMENT frame, in one pass.
+
+        target has room for the frames of all fragments, one behind the other. versions: u64, the
+        base version of each fragment. With a codec, residual has an f32 for each element, and the
+        elements must be finite (check): a sum that cannot be encoded counts as overflowed, and
+        leaves the residual as it was but for rounding. Raises ParameterError for what does not
+        fit; nothing is written then.
+        """
+
+@final
+class Encoded:
+    """What encoding has found in the fragments that were encoded."""
+    @property
+    def bad(self) -> int:
+        """Elements that are NaN or infinite as f32."""
+    @property
+    def first_bad(self) -> int:
+        """The first of them, an index in the layout, or -1."""
+    @property
+    def overflowed(self) -> int:
+        """Elements that were finite and are not as they travel."""
+    @property
+    def first_overflowed(self) -> int:
+        """The first that is not finite as it travels, or -1."""
+    @property
+    def underflowed(self) -> int:
+        """Elements that are zero as they travel and were not."""
+    @property
+    def squares(self) -> float:
+        """Sum of the squares of the finite ones as they travel; with a codec, as they were."""
+
+@final
 class Optimizer:
     """A compiled chain of parts, e.g. [("clip", {"max": 1.0}), ("adagrad", {"lr": .05, ...})].
 

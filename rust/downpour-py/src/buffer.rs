@@ -15,6 +15,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
+use downpour::kernel::DType;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -84,6 +85,20 @@ impl Input {
             return Ok(&[]);
         }
         bytemuck::try_cast_slice(self.bytes()).map_err(|_| unfit::<T>(&self.0))
+    }
+
+    /// Whether it is a native array of this shape, and of which of numpy's own float types; `None`
+    /// if it is anything else.
+    pub fn plain(&self, shape: &[usize]) -> Option<DType> {
+        if self.0.shape() != shape {
+            return None;
+        }
+        match self.0.format().to_bytes() {
+            b"f" => Some(DType::F32),
+            b"d" => Some(DType::F64),
+            b"e" => Some(DType::F16),
+            _ => None,
+        }
     }
 
     /// Whether a byte of `self` is a byte of `target`.

@@ -9,6 +9,7 @@ use downpour::frame::{Fault, ProtocolError, RunError};
 use downpour::inlet::{InletError, Misuse};
 use downpour::kernel::KernelError;
 use downpour::optimizer::OptimizerError;
+use downpour::push::EncodeError;
 use downpour::shard::ImportError;
 use downpour::store::{Accumulated, AdmissionError, ApplyError, CloseError, StoreError};
 use pyo3::exceptions::PyRuntimeError;
@@ -29,6 +30,12 @@ pub enum Failure {
     Encode(Fault),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Push(#[from] EncodeError),
+    #[error("{arrays} arrays, {dtypes} dtypes: there must be one for each of {wanted}")]
+    Arrays { arrays: usize, dtypes: usize, wanted: usize },
+    #[error("array {index} has {actual} elements of its dtype, not {wanted}")]
+    Array { index: usize, actual: usize, wanted: usize },
     #[error(transparent)]
     Apply(#[from] ApplyError),
     #[error(transparent)]
@@ -109,6 +116,9 @@ impl Failure {
             Self::Misuse(Misuse::Target { .. } | Misuse::Admission(_))
             | Self::Admission(_)
             | Self::Run(_)
+            | Self::Push(_)
+            | Self::Arrays { .. }
+            | Self::Array { .. }
             | Self::Kernel(_)
             | Self::ReadOnly
             | Self::Unfit { .. }

@@ -12,6 +12,7 @@ mod fetch;
 mod frames;
 mod inlets;
 mod numbers;
+mod push;
 mod store;
 
 use pyo3::prelude::*;
@@ -35,6 +36,8 @@ mod _core {
     use super::inlets::{Refusal, ReplicaInlet, Settled, ShardInlet};
     #[pymodule_export]
     use super::numbers::{accumulate, build_info, cast, check, crc32c, step, zeros};
+    #[pymodule_export]
+    use super::push::{Arrays, Encoded, Gather};
     #[pymodule_export]
     use super::store::{Closed, Optimizer, Store};
 

@@ -7,5 +7,6 @@ pub mod inlet;
 pub mod kernel;
 pub mod number;
 pub mod optimizer;
+pub mod push;
 pub mod shard;
 pub mod store;

@@ -14,6 +14,15 @@ pub struct Check {
     pub sum_of_squares: f64,
 }
 
+impl Check {
+    /// What was found in the elements from `start` on, behind those looked at before.
+    pub(crate) fn add(&mut self, start: usize, found: Check) {
+        self.count += found.count;
+        self.first_index = self.first_index.or(found.first_index.map(|index| start + index));
+        self.sum_of_squares += found.sum_of_squares;
+    }
+}
+
 /// Scan elements once: how many are not finite, where the first is, and the sum of squares of the
 /// others.
 ///
