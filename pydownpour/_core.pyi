@@ -27,11 +27,11 @@ __version__: Final[str]
 # Wire numbers. The one place they are written is the Rust crate's frame/kind.rs.
 HEADER_SIZE: Final[int]  # 64
 WIRE_VERSION: Final[int]  # 1
-SEQ_WINDOW: Final[int]  # 1024
+PUSHES_OPEN_MAX: Final[int]  # 64
 
-KIND_PUSH: Final[int]  # 1, replica to shard: a run of count FRAGMENT frames follows, from seq on
+KIND_PUSH: Final[int]  # 1, replica to shard: count records of push seq follow, from fragment on
 KIND_FRAGMENT: Final[int]  # 2, replica to shard: one record
-KIND_ACK: Final[int]  # 3, shard to replica: count records from seq on have their answer
+KIND_ACK: Final[int]  # 3, shard to replica: count records of push seq have their answer
 KIND_REFUSE: Final[int]  # 4, shard to replica: code in aux, the words in the payload
 KIND_FETCH: Final[int]  # 5, replica to shard: what changed after LSN version
 KIND_PARAMETERS: Final[int]  # 6, shard to replica: one fragment
@@ -42,12 +42,12 @@ KIND_ERROR: Final[int]  # 10, either way: code in aux, the words in the payload;
 KIND_BYE: Final[int]  # 11, either way: the stream ends in good order
 KIND_VIEW: Final[int]  # 12, shard to replica: the cluster, and for whom an answer waits
 
-FLAG_PUSH_COMPLETE: Final[int]  # 1, in an ACK
+FLAG_PUSH_COMPLETE: Final[int]  # 1, in an ACK: the run is complete
 
 CODE_NON_FINITE: Final[int]  # 1
 CODE_RESULT_NON_FINITE: Final[int]  # 2
 CODE_LENGTH: Final[int]  # 3
-CODE_FRAGMENT: Final[int]  # 4, no such fragment
+CODE_FRAGMENT: Final[int]  # 4, another shard's
 CODE_UNSUPPORTED: Final[int]  # 5, dtype or codec
 CODE_FENCED: Final[int]  # 6
 CODE_UNKNOWN_STATE: Final[int]  # 7
@@ -212,12 +212,13 @@ class Codec:
         keeps its share."""
 
 @final
-class Store:
-    """One shard's parameters and optimizer state as published stripes.
+class Shard:
+    """One shard's parameters and optimizer state as published stripes, and whose records it knows.
 
     len elements, cut in stripes of stripe_len; fragment_len (a multiple of stripe_len) elements
-    make a fragment, the unit of a record, which codec may have encoded. Readers are wait-free;
-    records of a fragment are taken one at a time, in the order in which they come.
+    make a fragment, the unit of a record, which codec may have encoded. Fragments have the numbers
+    of the whole layout, here those from first_fragment on. Readers are wait-free; records of a
+    fragment are taken one at a time, in the order in which they come.
     A record whose gradient has an L2 norm above max_norm, decoded and before the scale, is refused
     unseen by the optimizer; None measures nothing. Raises ConfigError unless it is finite and
     above 0.
@@ -238,11 +239,12 @@ class Store:
         len: int,
         stripe_len: int,
         fragment_len: int,
+        first_fragment: int = 0,
         optimizer: Optimizer,
         codec: Codec | None = None,
         accumulates: bool = False,
         max_norm: float | None = None,
-    ) -> Store: ...
+    ) -> Shard: ...
     @property
     def len(self) -> int: ...
     @property
@@ -250,7 +252,10 @@ class Store:
     @property
     def fragment_len(self) -> int: ...
     @property
-    def fragments(self) -> int: ...
+    def first_fragment(self) -> int: ...
+    @property
+    def fragments(self) -> int:
+        """How many; they are first_fragment and those that follow."""
     @property
     def planes(self) -> int:
         """State planes per parameter, as the optimizer's."""
@@ -264,7 +269,7 @@ class Store:
     def version(self, fragment: int) -> int:
         """Updates applied to this fragment."""
     def versions(self) -> bytes:
-        """All fragment versions, u64 little-endian."""
+        """The versions of all of this shard's fragments, u64 little-endian."""
     def apply(
         self,
         fragment: int,
@@ -306,16 +311,23 @@ class Store:
         changes nothing: LocalProtocolError if another round is open or this one was closed,
         LimitExceeded if there is no block to write to, ParameterError.
         """
-    # -- identity: (replica, incarnation, seq) ------------------------------------------------
+    # -- identity: (replica, incarnation, push, fragment) ---------------------------------------
     def admit(
-        self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
+        self,
+        replica: int,
+        incarnation: int,
+        push: int,
+        fragment: int,
+        count: int,
+        first_open: int,
     ) -> str:
-        """Verdict for a run of seqs: "new", "done" (all applied before), "partly" (some),
-        "fenced" (older incarnation), "unknown" (first_incomplete - 1 is beyond everything this
-        incarnation announced here: the shard lost its past; nothing is changed), "window" (last
-        seq >= floor + SEQ_WINDOW). Raises the floor to first_incomplete - 1. A newer incarnation
-        fences the older ones and starts at floor 0. ids and seqs start at 1. The work is bounded
-        by the window, whatever count says."""
+        """Verdict for a run of a push, count fragments from fragment on: "new", "done" (all applied
+        before), "partly" (some), "fenced" (older incarnation), "unknown" (first_open - 1 is beyond
+        everything this incarnation announced here: the shard lost its past; nothing is changed),
+        "elsewhere" (some of the fragments are another shard's), "window" (more open pushes than
+        PUSHES_OPEN_MAX bitmaps can hold). Raises the floor to first_open - 1. A newer incarnation
+        fences the older ones and starts at floor 0. ids and pushes start at 1. The work is bounded
+        by the shard's fragments, whatever count says."""
     def fence(self, replica: int, incarnation: int) -> None:
         """Refuse incarnations below this one for ever."""
     def retire(self, next: int, ranges: Sequence[tuple[int, int]]) -> None:
@@ -325,20 +337,28 @@ class Store:
     def is_retired(self, replica: int) -> bool:
         """Whether an id was retired."""
     @property
-    def applied_of_retired(self) -> int:
-        """Records applied of replicas that are forgotten."""
+    def applied_of_nobody(self) -> int:
+        """Records applied that no replica's count has: of those who are forgotten, and of before
+        the fragments came here (see import_state)."""
     @property
     def replicas(self) -> int:
         """How many are remembered."""
     def applied(self, replica: int) -> tuple[int, int, int] | None:
-        """(incarnation, floor, records applied in all of its incarnations) or None."""
+        """(incarnation, floor of its pushes, records applied in all of its incarnations) or
+        None."""
     # -- state that must survive a restart ------------------------------------------------------
-    def export_ledger(self) -> bytes:
+    def export_state(self) -> bytes:
         """LSN, fragment versions, open rounds with their sums, and dedupe windows at one moment
-        between two records, as bytes with a version and a CRC."""
-    def import_ledger(self, data: _Bytes) -> None:
-        """Take them back, before the first apply. Raises CheckpointError for bytes that are
-        damaged, contradictory or of a store that is cut differently, and changes nothing then."""
+        between two records, as bytes with a version and a CRC. The planes travel beside it."""
+    def import_state(self, states: Sequence[_Bytes]) -> None:
+        """Take back what shards exported that together have all fragments of this one, before the
+        first apply; states and fragments that are not this shard's are left out. The state of a
+        shard with just these fragments goes on as it was. Cut anew, a shard knows every duplicate
+        and every open round, but its LSN becomes the number of its fragments' updates and open
+        records, as if all were changed then, and nobody's records are counted by name
+        (applied_of_nobody has them): fetch from 0. Raises CheckpointError for bytes that are
+        damaged or contradictory, fragments of another length, and a fragment that is in none or two
+        of the states, and changes nothing then."""
     def read_plane(self, plane: int, target: _Bytes, start: int = 0) -> None:
         """Copy elements [start, start + len(target)) of state plane 1..planes (0 = parameters)
         into an f32 target, stripe by stripe."""
@@ -348,14 +368,14 @@ class Store:
     def parameter_frames(
         self, since: int, cursor: int, size_max: int
     ) -> tuple[list[Buffer], int, int]:
-        """Frames of fragments changed after LSN since, from fragment cursor on, about size_max
-        bytes of them: (buffers ready to write in order, next cursor, frames). since 0 means that
-        the asker has nothing: every fragment is sent. Payload buffers are the published stripes
-        themselves (PinnedStripe), kept until released; fragments up to 16 KiB are gathered. Where
-        readers keep so many stripes already that records could run out of blocks, the batch is one
-        fragment, copied: so readers never bring a record LimitExceeded.
-        next cursor == fragments when done. Header: kind PARAMETERS, fragment, version = the
-        fragment's version, seq = LSN of its last record, dtype f32."""
+        """Frames of fragments changed after LSN since, from cursor (or the first one here) on,
+        about size_max bytes of them: (buffers ready to write in order, next cursor, frames). since
+        0 means that the asker has nothing: every fragment is sent. Payload buffers are the
+        published stripes themselves (PinnedStripe), kept until released; fragments up to 16 KiB are
+        gathered. Where readers keep so many stripes already that records could run out of blocks,
+        the batch is one fragment, copied: so readers never bring a record LimitExceeded.
+        next cursor == first_fragment + fragments when done. Header: kind PARAMETERS, fragment,
+        version = the fragment's version, seq = LSN of its last record, dtype f32."""
     @property
     def kept(self) -> int:
         """Stripes that buffers of parameter_frames keep now."""
@@ -426,10 +446,12 @@ class Frame:
 
 @final
 class Settled:
-    """Records first_seq .. first_seq+count-1 of the current push have a definite answer."""
+    """The records of count fragments of a push, from fragment on, have a definite answer."""
 
     @property
-    def first_seq(self) -> int: ...
+    def push(self) -> int: ...
+    @property
+    def fragment(self) -> int: ...
     @property
     def count(self) -> int: ...
     @property
@@ -442,14 +464,14 @@ class Settled:
     def lsn(self) -> int: ...
     @property
     def last(self) -> bool:
-        """The push is complete."""
+        """The announced run is complete."""
 
 @final
 class Refusal:
     """One record was refused; nothing of it was applied."""
 
     @property
-    def seq(self) -> int: ...
+    def push(self) -> int: ...
     @property
     def fragment(self) -> int: ...
     @property
@@ -466,7 +488,7 @@ class Refusal:
 
 @final
 class ShardInlet:
-    """Bytes of one upgraded stream into a shard's store, fused: each fragment is received into
+    """Bytes of one upgraded stream into a shard, fused: each fragment is received into
     this object's scratch, checked, applied and published while in cache.
 
     The object itself is a writable buffer (the scratch). Loop:
@@ -478,7 +500,7 @@ class ShardInlet:
     A window is void after the next call of window().
     """
     def __new__(
-        cls, store: Store, *, payload_size_max: int, control_size_max: int, ack_every: int
+        cls, shard: Shard, *, payload_size_max: int, control_size_max: int, ack_every: int
     ) -> ShardInlet: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def window(self) -> tuple[int, int]: ...
@@ -518,7 +540,9 @@ class ReplicaInlet:
     scratch, (1, start, stop) in the target, as bytes. Bytes land before their checksum can be
     known: after RemoteProtocolError or a cut the fragment that landed() names holds damaged values.
     """
-    def __new__(cls, *, len: int, fragment_len: int, control_size_max: int) -> ReplicaInlet: ...
+    def __new__(
+        cls, *, len: int, fragment_len: int, first_fragment: int = 0, control_size_max: int
+    ) -> ReplicaInlet: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def set_target(self, values: _Bytes, versions: _Bytes) -> None:
         """f32 values of len elements and u64 versions, one a fragment. Kept until replaced, which
@@ -557,12 +581,12 @@ def fragment_headers(
     count: int,
     replica: int,
     incarnation: int,
-    first_seq: int,
+    push: int,
     versions: _Bytes,
 ) -> bytes:
-    """count headers of kind FRAGMENT (64 bytes each) for consecutive fragments of the shard-wide
-    values (raw elements of dtype); record i is fragment first_fragment+i with seq first_seq+i and
-    version = versions[first_fragment+i] (u64, the replica's base versions)."""
+    """count headers of kind FRAGMENT (64 bytes each) for consecutive fragments of the layout's
+    values (raw elements of dtype); record i is fragment first_fragment+i of the push, with version
+    = versions[first_fragment+i] (u64, the replica's base versions of all fragments)."""
 
 def scan_frames(data: _Bytes) -> list[Frame]:
     """Parse whole frames from a buffer (POST bodies and tests). Raises RemoteProtocolError."""

@@ -2,14 +2,16 @@
 
 Theory. A job's parameters are a mapping from names to arrays. Sorted by name and laid end to end
 in C order they form one run of ``len`` elements (the *layout*). The run is cut into *stripes* of
-``stripe_len`` elements, the last one shorter. Each shard owns a contiguous run of whole stripes,
-and inside a shard every ``fragment_len`` elements form a *fragment*, the unit of a record. Names
-are sent, numbers never assigned by order of first use, so two processes that build their
+``stripe_len`` elements and, a few stripes each, into *fragments* of ``fragment_len``, the units of
+a record, numbered from 0; the last of each is shorter. Each shard owns a run of whole fragments.
+The cut is made once for a job, the numbers say nothing of shards: how many there are may change.
+Names are sent, numbers never assigned by order of first use, so two processes that build their
 parameters in different order agree.
 
-    arrays   |   b1   |        w1            | b2 |      w2       |
-    stripes  |....|....|....|....|....|....|....|....|....|....|..|
-    shards   |        shard 0              |       shard 1        |
+    arrays     |   b1   |        w1            | b2 |      w2       |
+    stripes    |....|....|....|....|....|....|....|....|....|....|..|
+    fragments  |    0    |    1    |    2    |    3    |    4    | 5|
+    shards     |            shard 0          |       shard 1        |
 """
 
 from __future__ import annotations
@@ -277,6 +279,7 @@ class Partition:
     stripe_len: int
     fragment_len: int
     starts: tuple[int, ...]
+    """Of whole fragments."""
     lens: tuple[int, ...]
 
     @property
@@ -284,38 +287,50 @@ class Partition:
         """How many shards there are."""
         return len(self.starts)
 
-    def fragments(self, shard: int) -> int:
-        """Fragments of one shard."""
-        return -(-self.lens[shard] // self.fragment_len)
+    @property
+    def fragment_count(self) -> int:
+        """Fragments of the whole layout."""
+        return self.fragments(self.shards - 1).stop
+
+    def fragments(self, shard: int) -> range:
+        """The fragments of the layout that one shard owns."""
+        return fragments_of(self.starts[shard], self.lens[shard], self.fragment_len)
 
 
-def partition(length: int, shards: int, *, stripe_len: int | None = None) -> Partition:
-    """Cut ``length`` elements into ``shards`` runs of whole stripes, as equal as stripes allow.
+def fragments_of(start: int, length: int, fragment_len: int) -> range:
+    """The layout's fragments of ``length`` elements from ``start`` on, the last maybe in part."""
+    return range(start // fragment_len, -(-(start + length) // fragment_len))
 
-    Stripes have ``limits.STRIPE_LEN_MAX`` elements, and fewer (a power of two) for small models,
-    so that each shard still has several and the largest stays within 1.125x of the mean.
+
+def partition(length: int, shards: int, *, fragment_len: int | None = None) -> Partition:
+    """Cut ``length`` elements into ``shards`` runs of whole fragments, as equal as these allow.
+
+    Fragments have ``limits.FRAGMENT_SIZE`` bytes of float32, and less (halved until it fits) for
+    small models, so that each shard has at least ``limits.FRAGMENTS_PER_SHARD_WANTED`` and the
+    largest stays within 1.25x of the mean. A job that goes on with other shards keeps its
+    ``fragment_len``, for that is part of every record's identity.
 
     Raises:
-        ConfigError: more shards than stripes.
+        ConfigError: more shards than fragments.
     """
     if shards < 1:
         raise ConfigError(f"shards={shards} must be at least 1")
     if shards > limits.SHARDS_MAX:
         raise ConfigError(f"shards={shards} must be at most {limits.SHARDS_MAX} (SHARDS_MAX)")
-    if stripe_len is None:
-        stripe_len = limits.STRIPE_LEN_MAX
-        wanted = shards * limits.STRIPES_PER_SHARD_WANTED
-        while stripe_len > limits.STRIPE_LEN_MIN and -(-length // stripe_len) < wanted:
-            stripe_len //= 2
-    stripes = -(-length // stripe_len)
-    if stripes < shards:
+    if fragment_len is None:
+        fragment_len = limits.FRAGMENT_SIZE // 4
+        wanted = shards * limits.FRAGMENTS_PER_SHARD_WANTED
+        while fragment_len > limits.FRAGMENT_LEN_MIN and (-(-length // fragment_len) < wanted):
+            fragment_len //= 2
+    fragments = -(-length // fragment_len)
+    if fragments < shards:
         raise ConfigError(
-            f"{shards} shards, but {length} parameters fill only {stripes} "
-            f"stripe{'s' if stripes != 1 else ''} of {stripe_len} elements; "
-            f"use at most {stripes} shard{'s' if stripes != 1 else ''}"
+            f"{shards} shards, but {length} parameters fill only {fragments} "
+            f"fragment{'s' if fragments != 1 else ''} of {fragment_len} elements, and a shard has "
+            f"at least one; use at most {fragments} shard{'s' if fragments != 1 else ''}"
         )
-    fragment_len = max(1, limits.FRAGMENT_SIZE // 4 // stripe_len) * stripe_len
-    bounds = [min(i * stripes // shards * stripe_len, length) for i in range(shards)] + [length]
+    stripe_len = min(limits.STRIPE_LEN_MAX, fragment_len)
+    bounds = [min(i * fragments // shards * fragment_len, length) for i in range(shards)] + [length]
     starts = tuple(bounds[:-1])
     lens = tuple(b - a for a, b in itertools.pairwise(bounds))
     return Partition(stripe_len, fragment_len, starts, lens)
@@ -325,13 +340,17 @@ def partition_of(shards: Sequence[ShardEntry], stripe_len: int, fragment_len: in
     """The partition a shard map describes.
 
     Raises:
-        ConfigError: the shards leave a hole or overlap.
+        ConfigError: the shards leave a hole or overlap, or share a fragment.
     """
     ordered = sorted(shards, key=lambda s: s.start)
     end = 0
     for entry in ordered:
         if entry.start != end or entry.len <= 0:
             raise ConfigError(f"shard map has a hole or overlap at element {end}")
+        if entry.start % fragment_len:
+            raise ConfigError(
+                f"shard map has a cut at element {end}, within a fragment of {fragment_len}"
+            )
         end += entry.len
     return Partition(
         stripe_len, fragment_len, tuple(s.start for s in ordered), tuple(s.len for s in ordered)

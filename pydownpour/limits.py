@@ -21,10 +21,11 @@ MIB: Final = 1024 * KIB
 # -- stripes and fragments (DESIGN: the store) ---------------------------------------------------
 STRIPE_LEN_MAX: Final = 16 * 1024
 """Elements: 64 KiB of f32, the knee of copy-on-write with Adam's state in the block."""
-STRIPE_LEN_MIN: Final = 16
-"""Elements: one cache line of f32; smaller stripes would share lines."""
-STRIPES_PER_SHARD_WANTED: Final = 8
-"""Small models get shorter stripes until each shard has this many: keeps shards balanced."""
+FRAGMENT_LEN_MIN: Final = 16
+"""Elements: one cache line of f32; shorter ones would share lines."""
+FRAGMENTS_PER_SHARD_WANTED: Final = 4
+"""Small models get shorter fragments until each shard has this many, so that the shards are
+balanced and a part of one can move to another. More would cost small pushes a header each."""
 
 # -- the wire ------------------------------------------------------------------------------------
 HEADER_SIZE: Final = 64
@@ -33,8 +34,10 @@ PAYLOAD_SIZE_MAX: Final = 512 * KIB
 """Bytes: a fragment in the widest dtype (f64)."""
 CONTROL_SIZE_MAX: Final = 64 * KIB
 """Bytes in a control frame's payload (push announcements, refusals in words)."""
-SEQ_WINDOW: Final = 1024
-"""Records above the floor a shard remembers per replica: 128 bytes of bitmap."""
+PUSHES_OPEN_MAX: Final = 64
+"""Bitmaps of a replica's pushes that a shard keeps, one bit a fragment: for a gigabyte of
+parameters 512 bytes each. One push in flight needs one; the rest is for pushes that leave fragments
+out, and for shards that were cut anew while their windows differed."""
 PUSHES_IN_FLIGHT_MAX: Final = 8
 """Unacknowledged pushes per replica and shard before push() waits."""
 NORM_MAX: Final = 1e38
@@ -81,7 +84,7 @@ SNAPSHOT_COPIES_MAX: Final = 2
 """Whole parameter copies that readers may keep; what they want beyond is copied for them, one
 fragment at a time, so that updates always find a block."""
 REPLICAS_MAX: Final = 65_536
-"""Replicas in one job at a time: their dedupe windows then take about 12 MiB at each shard."""
+"""Replicas in one job at a time: a shard then remembers some 15 MB of them between their pushes."""
 ID_RANGES_MAX: Final = 1024
 """Ranges of known ids that shards are told; more are joined, which only keeps some for longer."""
 LAYOUT_ARRAYS_MAX: Final = 100_000
@@ -521,6 +524,7 @@ NOISE_ADDRESSES_MAX: Final = DEFAULT.noise_addresses_max
 NOISE_LINE_LEN_MAX: Final = DEFAULT.noise_line_len_max
 
 assert PAYLOAD_SIZE_MAX >= DEFAULT.fragment_size
+assert PUSHES_IN_FLIGHT_MAX * 4 <= PUSHES_OPEN_MAX
 assert (
     DEFAULT.replicas_gone_max < REPLICAS_MAX
     and DEFAULT.replica_gone_s >= 2 * DEFAULT.join_patience_s

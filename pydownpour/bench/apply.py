@@ -66,7 +66,7 @@ async def apply(scale: Scale) -> list[Row]:
 
 
 def _sweep(rule: Part, gradient: Flat, size: int) -> Callable[[], Awaitable[float]]:
-    store = _core.Store(
+    store = _core.Shard(
         len=len(gradient),
         stripe_len=limits.STRIPE_LEN_MAX,
         fragment_len=limits.FRAGMENT_SIZE // 4,

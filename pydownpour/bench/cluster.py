@@ -124,7 +124,7 @@ class Cluster:
             protocol=messages.PROTOCOL,
             stripe_len=self.partition.stripe_len,
             fragment_len=self.partition.fragment_len,
-            shard_map=ShardMap(epoch=1, entries=[entry], fragments=self.partition.fragments(0)),
+            shard_map=ShardMap(epoch=1, entries=[entry], fragments=self.partition.fragment_count),
             fingerprint=self.layout.fingerprint,
             policy=self.policy.to_wire(),
             optimizer=self.optimizer.parts(),

@@ -95,7 +95,7 @@ class JobState:
         key: ``proof.KEY_SIZE`` random bytes: who has them can speak for every role.
 
     Raises:
-        ConfigError: more shards than stripes, or impossible work.
+        ConfigError: more shards than fragments, or impossible work.
     """
 
     def __init__(

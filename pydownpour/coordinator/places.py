@@ -115,7 +115,7 @@ class Places:
             )
         ]
         self._silent: dict[int, Place] = {}
-        self._fragments = sum(map(partition.fragments, range(partition.shards)))
+        self._fragments = partition.fragment_count
         self.epoch = 1
         """Of the shard map: the next one has a higher one."""
         self._shard_map: ShardMap | None = None

@@ -101,7 +101,7 @@ async def serve_coordinator(
         The report (``report.build_report`` says what is in it), also of a job that failed.
 
     Raises:
-        ConfigError: the address, the run folder, more shards than stripes, initial parameters
+        ConfigError: the address, the run folder, more shards than fragments, initial parameters
             that are not finite.
 
     Lifecycle: cancelling it is an ordinary stop; it returns when parameters and report are written

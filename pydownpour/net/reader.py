@@ -10,7 +10,7 @@ import numpy as np
 
 from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, PeerLost, TransportError
-from pydownpour.layout import Flat, Layout, raw
+from pydownpour.layout import Flat, Layout, fragments_of, raw
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.wire import messages
@@ -109,7 +109,7 @@ def _reading(
         named, first = {**headers, messages.HEADER_EPOCH: str(entry.epoch)}, 0
         async with Client(entry.url, access=access) as client:
             while True:
-                inlet = _inlet(values, fragment_len)
+                inlet = _inlet(entry, values, fragment_len)
                 try:
                     await receive(
                         client, values, named, inlet=inlet, since=0, first=first, query=query
@@ -126,11 +126,15 @@ def _reading(
     return read
 
 
-def _inlet(values: Flat, fragment_len: int) -> _core.ReplicaInlet:
+def _inlet(entry: ShardEntry, values: Flat, fragment_len: int) -> _core.ReplicaInlet:
+    fragments = fragments_of(entry.start, entry.len, fragment_len)
     inlet = _core.ReplicaInlet(
-        len=len(values), fragment_len=fragment_len, control_size_max=limits.CONTROL_SIZE_MAX
+        len=entry.len,
+        fragment_len=fragment_len,
+        first_fragment=fragments.start,
+        control_size_max=limits.CONTROL_SIZE_MAX,
     )
-    inlet.set_target(values, np.zeros(-(-len(values) // fragment_len), np.uint64))
+    inlet.set_target(values, np.zeros(len(fragments), np.uint64))
     return inlet
 
 

@@ -17,6 +17,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Final, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pydownpour.layout import Flat
 from pydownpour.policy import ClusterView
 from pydownpour.replica.link import Link
@@ -49,17 +52,25 @@ class Fetcher:
     Args:
         links: One to each shard; each writes into its elements of ``staging``.
         staging: Where the newest parameters land.
+        versions: The versions of their fragments.
         standing: Told when they have.
 
     Shapes:
         staging: (elements of the layout,) float32.
+        versions: (fragments of the layout,) uint64.
 
     Attributes:
         completed: Fetches that landed from every shard. Written on the session's loop.
     """
 
-    def __init__(self, links: Sequence[Link], staging: Flat, standing: Standing) -> None:
-        self._links, self._standing = links, standing
+    def __init__(
+        self,
+        links: Sequence[Link],
+        staging: Flat,
+        versions: NDArray[np.uint64],
+        standing: Standing,
+    ) -> None:
+        self._links, self._versions, self._standing = links, versions, standing
         self.staging = staging
         self.completed = 0
         self._coming: list[asyncio.Future[None]] | None = None
@@ -114,10 +125,7 @@ class Fetcher:
 
     def base(self) -> Base:
         """What ``staging`` holds."""
-        return Base(
-            tuple(link.versions.copy() for link in self._links),
-            tuple(link.known.round for link in self._links),
-        )
+        return Base(self._versions.copy(), tuple(link.known.round for link in self._links))
 
     def view(self, epoch: int) -> ClusterView:
         """What shards have said of the others, under a shard map."""

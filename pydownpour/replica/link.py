@@ -1,15 +1,13 @@
 """One replica's link to one shard: in order, until each record has its answer.
 
-Records are numbered by seq and sent in order. A record is settled when the shard says applied,
-duplicate or refused. A broken connection settles nothing: the link connects again and sends every
-open record again under its old number, and the shard tells the duplicates from the new.
+A record is a fragment of a push; records are sent in the order of both. One is settled when the
+shard says applied, duplicate or refused. A broken connection settles nothing: the link connects
+again and sends every open record again as what it was, and the shard tells the duplicates from the
+new.
 
     queue -> announce a run of records -> write them batch by batch -> settle -> next
 
 A shard that has no room just now turns records down; they are sent again a little later.
-
-At most ``RECORDS_IN_FLIGHT_MAX`` records are announced beyond the first open one, well inside the
-shard's dedupe window.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ from pydownpour.errors import (
     UpgradeRefused,
 )
 from pydownpour.fields import clip
-from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, fragments_of
 from pydownpour.net.client import Client
 from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.retry import Backoff
-from pydownpour.replica.pieces import RECORDS_MAX, Pieces
+from pydownpour.replica.pieces import Pieces
 from pydownpour.replica.pushes import Part, Push
 from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
 from pydownpour.wire import frames, messages
@@ -55,8 +53,6 @@ BY_RULE: Final = (Code.ROUND, Code.NOT_YET)
 """Codes of records that only come at the wrong moment: nothing is short of anything."""
 BATCH_RECORDS: Final = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
 """Records whose headers are made together, just before their bytes are written: 1 MiB."""
-RECORDS_IN_FLIGHT_MAX: Final = 768
-assert RECORDS_MAX < RECORDS_IN_FLIGHT_MAX < limits.SEQ_WINDOW
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,8 +80,9 @@ class Link:
 
     Attributes:
         entry: The shard.
+        fragments: Those of the layout that it owns.
         values: This shard's elements of the session's staging buffer: fetches land here.
-        versions: The fragment versions of ``values``.
+        versions: The fragment versions of ``values``, in the session's of the whole layout.
         on_settled: Called with a push when the shard has answered for all of it.
     """
 
@@ -100,6 +97,7 @@ class Link:
         fragment_len: int,
         wire_dtype: str,
         staging: Flat,
+        versions: NDArray[np.uint64],
         rng: random.Random,
     ) -> None:
         self.entry, self.client = entry, client
@@ -109,8 +107,8 @@ class Link:
         self.dtype_code = DTYPE_CODES[wire_dtype]
         self.item_size = DTYPE_SIZES[wire_dtype]
         self.values = staging[entry.start : entry.start + entry.len]
-        self.fragments = -(-entry.len // fragment_len)
-        self.versions: NDArray[np.uint64] = np.zeros(self.fragments, np.uint64)
+        self.fragments = fragments_of(entry.start, entry.len, fragment_len)
+        self.versions = versions[self.fragments.start : self.fragments.stop]
         self.known = Age()
         """What the shard had applied, and closed, by then is in ``values``."""
         self.view = View()
@@ -131,7 +129,8 @@ class Link:
         self.connected = False
         """The shard has taken us in."""
         self._wake = asyncio.Event()
-        self._next_seq = 1
+        self._answered = 0
+        """The newest push that this shard has answered wholly."""
         self._fetches = 0
         self._fetched: asyncio.Future[None] | None = None
         self.on_settled: Callable[[Push], object] = lambda push: None
@@ -158,10 +157,7 @@ class Link:
 
     def push(self, push: Push) -> None:
         """Queue this shard's part of a push."""
-        start, stop = self.entry.start, self.entry.start + self.entry.len
-        data = push.data[start * self.item_size : stop * self.item_size]
-        self.queue.append(Part(push, self._next_seq, self.fragments, data))
-        self._next_seq += self.fragments
+        self.queue.append(Part(push, self.fragments))
         self._wake.set()
 
     def fetch(self, rounds: int = 0, clock: int = 0) -> asyncio.Future[None]:
@@ -177,6 +173,16 @@ class Link:
             self._fetched = asyncio.get_running_loop().create_future()
             self._wake.set()
         return self._fetched
+
+    @property
+    def first_open(self) -> int:
+        """The first push that may not have all of its answers from this shard.
+
+        Of pushes that had nothing for it the shard never heard: our word about those below ends
+        behind the newest one it has answered.
+        """
+        oldest = self.queue[0].number if self.queue else self._answered + 1
+        return min(oldest, self._answered + 1)
 
     @property
     def open_records(self) -> int:
@@ -280,7 +286,8 @@ class Link:
         self.fetch_sent = False
         if self._held_until == math.inf:
             self._held_until = 0.0  # who would have asked for it is gone
-        landing = Landing(self.values, self.versions, self.fragment_len)
+        first = self.fragments.start
+        landing = Landing(self.values, self.versions, self.fragment_len, first)
         if self.fallback:
             return PostTransport(self.client, self.headers, landing, self, pieces=self.pieces)
         return StreamTransport(
@@ -309,7 +316,7 @@ class Link:
                 part, first, count = run
                 part.send(first, count)
                 if not await transport.push(self._run(part, first, count)):
-                    part.take_back(part.first_seq + first, count)
+                    part.take_back(first, count)
         finally:
             watch.stop()
 
@@ -330,23 +337,20 @@ class Link:
         return Watch(Pace(limits.ACK_TIMEOUT_S), moved, give_up)
 
     def _next_run(self, records_max: int) -> tuple[Part, int, int] | None:
-        """The next records to announce: (part, first index, count), or None."""
-        if not self.queue or asyncio.get_running_loop().time() < self._held_until:
+        """The next records to announce: (part, fragment, count), or None."""
+        if asyncio.get_running_loop().time() < self._held_until:
             return None
-        floor = self.queue[0].first_seq + self.queue[0].first_open
         for part in self.queue:
             run = part.next_run()
             if run is not None:
-                first, count = run
-                room = floor + RECORDS_IN_FLIGHT_MAX - (part.first_seq + first)
-                count = min(count, records_max, room)
-                return (part, first, count) if count > 0 else None
+                fragment, count = run
+                return part, fragment, min(count, records_max)
         return None
 
     def _run(self, part: Part, first: int, count: int) -> Run:
-        """Records first .. first + count - 1 of a part, as they are written."""
+        """The records of fragments first .. first + count - 1 of a push, as they are written."""
         size = self.fragment_len * self.item_size
-        payload = len(part.data[first * size : (first + count) * size])
+        payload = len(part.push.data[first * size : (first + count) * size])
         return Run(
             self._announcement(part, first, count),
             lambda: self._batches(part, first, count),
@@ -355,14 +359,14 @@ class Link:
         )
 
     def _announcement(self, part: Part, first: int, count: int) -> bytes:
-        head = self.queue[0]
         return frames.push(
             replica=self.replica,
             incarnation=self.incarnation,
-            seq=part.first_seq + first,
+            push=part.number,
+            fragment=first,
             count=count,
             continues=part.next_run() is not None,
-            notice=part.notice(head.first_seq + head.first_open, self.entry.index),
+            notice=part.notice(self.first_open, self.entry.index),
         )
 
     def _batches(self, part: Part, first: int, count: int) -> Iterator[list[Any]]:
@@ -374,22 +378,22 @@ class Link:
         """Headers and payloads, alternating, of some records."""
         headers = memoryview(
             _core.fragment_headers(
-                part.data,
+                part.push.data,
                 self.dtype_code,
                 fragment_len=self.fragment_len,
                 first_fragment=first,
                 count=count,
                 replica=self.replica,
                 incarnation=self.incarnation,
-                first_seq=part.first_seq + first,
-                versions=part.push.base.versions[self.entry.index],
+                push=part.number,
+                versions=part.push.base.versions,
             )
         )
         size = self.fragment_len * self.item_size
         buffers: list[Any] = []
         for i in range(count):
             buffers.append(headers[i * limits.HEADER_SIZE : (i + 1) * limits.HEADER_SIZE])
-            buffers.append(part.data[(first + i) * size : (first + i + 1) * size])
+            buffers.append(part.push.data[(first + i) * size : (first + i + 1) * size])
         return buffers
 
     # -- what the transport reports --------------------------------------------------------------
@@ -405,10 +409,11 @@ class Link:
     def on_frame(self, frame: _core.Frame) -> None:
         """One frame from the shard that is not parameters."""
         if frame.kind == Kind.ACK:
-            self._question(frame)
-            self.duplicates += frame.count - frame.fragment
+            receipt = frames.receipt(frame)
+            self._question(frame, receipt)
+            self.duplicates += frame.count - receipt.applied
             self._heard = self._heard._replace(lsn=max(self._heard.lsn, frame.version))
-            self._settle(frame.seq, frame.count, staleness=frame.aux)
+            self._settle(frame, staleness=receipt.staleness)
         elif frame.kind == Kind.REFUSE:
             self._refused(frame)
         elif frame.kind == Kind.FETCHED:
@@ -423,20 +428,17 @@ class Link:
                 raise LimitExceeded(words, peer=self.entry.url)
             raise PeerLost(f"{self.describe()} ended the stream: {words}", peer=self.entry.url)
 
-    def _question(self, ack: _core.Frame) -> None:
+    def _question(self, ack: _core.Frame, receipt: frames.Receipt) -> None:
         """A record that was sent once cannot have been applied before: it is applied nowhere."""
-        duplicates = ack.count - ack.fragment
-        if duplicates < 0:
-            raise RemoteProtocolError(
-                f"{self.describe()} applied {ack.fragment} of {ack.count} records"
-            )
-        if duplicates > sum(part.in_doubt(ack.seq, ack.count) for part in self.queue):
+        duplicates = ack.count - receipt.applied
+        part = self._part(ack)
+        if duplicates > (part.in_doubt(ack.fragment, ack.count) if part else 0):
             raise JobFailed(
-                f"{self.describe()} calls {duplicates} of the records {ack.seq} to "
-                f"{ack.seq + ack.count - 1} duplicates, and replica {self.replica} incarnation "
-                f"{self.incarnation} sent more of them only once: a gradient would be "
-                "acknowledged that was never applied. Somebody else pushes under this id, or the "
-                "shard's memory is damaged; start the job anew"
+                f"{self.describe()} calls {duplicates} of the fragments {ack.fragment} to "
+                f"{ack.fragment + ack.count - 1} of push {ack.seq} duplicates, and replica "
+                f"{self.replica} incarnation {self.incarnation} sent more of them only once: a "
+                "gradient would be acknowledged that was never applied. Somebody else pushes under "
+                "this id, or the shard's memory is damaged; start the job anew"
             )
 
     def _viewed(self, frame: _core.Frame) -> None:
@@ -479,19 +481,20 @@ class Link:
         if frame.aux in (Code.FENCED, Code.UNKNOWN):
             raise frames.refusal_error(Code(frame.aux), words)
         if frame.aux in frames.NOT_NOW:
-            self._hold(frame.seq, frame.count, words, Code(frame.aux))
+            self._hold(frame, words)
             return
         log.warning("%s refused a push: %s", self.describe(), words)
         by_policy = frame.aux == Code.POLICY
-        self._settle(frame.seq, frame.count, refused=words, by_policy=by_policy)
+        self._settle(frame, refused=words, by_policy=by_policy)
 
-    def _hold(self, seq: int, count: int, words: str, code: Code) -> None:
+    def _hold(self, frame: _core.Frame, words: str) -> None:
         """The shard does not take these records now: they are sent again a little later.
 
         On a stream it says itself when it takes what was NOT_YET.
         """
-        for part in self.queue:
-            part.take_back(seq, count)
+        code, part = Code(frame.aux), self._part(frame)
+        if part is not None:
+            part.take_back(frame.fragment, frame.count)
         if code is Code.NOT_YET and not self.fallback:
             self._held, self._held_until = words, math.inf
             return
@@ -506,21 +509,22 @@ class Link:
         self._held_until = loop.time() + delay_s
         loop.call_later(delay_s, self._wake.set)
 
+    def _part(self, answer: _core.Frame) -> Part | None:
+        """What the push that an answer is about has open here."""
+        return next((part for part in self.queue if part.number == answer.seq), None)
+
     def _settle(
         self,
-        seq: int,
-        count: int,
+        answer: _core.Frame,
         *,
         staleness: int = 0,
         refused: str = "",
         by_policy: bool = False,
     ) -> None:
-        if count:
+        if answer.count:
             self._got_somewhere()
-        for part in list(self.queue):
-            fresh = part.settle(seq, count)
-            if not fresh:
-                continue
+        part = self._part(answer)
+        if part is not None and (fresh := part.settle(answer.fragment, answer.count)):
             push = part.push
             push.staleness = max(push.staleness, staleness)
             if refused:
@@ -529,6 +533,7 @@ class Link:
                 push.by_policy = by_policy
             if part.open == 0:
                 self.queue.remove(part)
+                self._answered = max(self._answered, part.number)
                 push.open_parts -= 1
                 self.on_settled(push)
         self._wake.set()

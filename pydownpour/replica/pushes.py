@@ -1,4 +1,8 @@
-"""A push in flight: one gradient, its records at each shard, and which of them are settled."""
+"""A push in flight: one gradient, its records at each shard, and which of them are settled.
+
+A push has one number, the same at every shard; a record is one fragment of it, by its number in the
+whole layout.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,14 @@ class Base:
     """Which parameters a gradient was computed from.
 
     Attributes:
-        versions: Per shard, its fragments' versions.
+        versions: Of all fragments of the layout.
         rounds: Per shard, the rounds it had closed.
+
+    Shapes:
+        versions: (fragments of the layout,) uint64.
     """
 
-    versions: tuple[NDArray[np.uint64], ...] = ()
+    versions: NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
     rounds: tuple[int, ...] = ()
 
 
@@ -34,7 +41,7 @@ class Push:
     """One accrued gradient on its way to every shard.
 
     Attributes:
-        index: 1, 2, 3, ... in the order a replica pushed.
+        index: 1, 2, 3, ... in the order a replica pushed: its number on the wire.
         values: The gradient over the whole layout; must not change until the push is settled.
         data: The bytes that are sent: the same in the wire's dtype.
         base: The parameters it was computed from.
@@ -106,78 +113,74 @@ def encode(values: Flat, wire_dtype: str) -> Encoded:
 
 @final
 class Part:
-    """The records of a push at one shard: seqs first_seq .. first_seq + count - 1."""
+    """The records of a push at one shard: its fragments first .. first + count - 1."""
 
-    __slots__ = ("_doubt", "_state", "count", "data", "first_seq", "open", "push")
+    __slots__ = ("_doubt", "_state", "count", "first", "number", "open", "push")
 
-    def __init__(self, push: Push, first_seq: int, count: int, data: memoryview) -> None:
-        self.push, self.first_seq, self.count = push, first_seq, count
-        self.data = data
-        """This shard's slice of the gradient as bytes of the wire's dtype."""
-        self.open = count
+    def __init__(self, push: Push, fragments: range) -> None:
+        self.push, self.first, self.count = push, fragments.start, len(fragments)
+        self.number = push.index
+        """Of the push, on the wire."""
+        self.open = self.count
         """Records without a definite answer."""
-        self._state = bytearray(count)
+        self._state = bytearray(self.count)
         """What each record is: TO_SEND, ON_ITS_WAY or SETTLED."""
-        self._doubt = bytearray(count)
+        self._doubt = bytearray(self.count)
         """1 for a record that was sent before, with an answer that may have been lost."""
 
     def next_run(self) -> tuple[int, int] | None:
-        """(first index, count) of the first records in a row to send; None if there are none."""
+        """(fragment, count) of the first records in a row to send; None if there are none."""
         first = self._state.find(TO_SEND)
         if first < 0:
             return None
         rest = self._state[first:]
-        return first, len(rest) - len(rest.lstrip(b"\0"))
+        return self.first + first, len(rest) - len(rest.lstrip(b"\0"))
 
-    def send(self, first: int, count: int) -> None:
-        """Records first .. first + count - 1 are on their way."""
+    def send(self, fragment: int, count: int) -> None:
+        """Some records are on their way."""
+        first = fragment - self.first
         self._state[first : first + count] = bytes([ON_ITS_WAY]) * count
 
-    def settle(self, seq: int, count: int) -> int:
+    def settle(self, fragment: int, count: int) -> int:
         """Mark records as answered; returns how many were open (a resend answers twice)."""
-        first, stop = self._indices(seq, count)
+        first, stop = self._places(fragment, count)
         fresh = stop - first - self._state.count(SETTLED, first, stop)
         self._state[first:stop] = bytes([SETTLED]) * (stop - first)
         self.open -= fresh
         return fresh
 
-    def take_back(self, seq: int, count: int) -> None:
+    def take_back(self, fragment: int, count: int) -> None:
         """Records that were turned down for now are to be sent again."""
-        first, stop = self._indices(seq, count)
-        for index in range(first, stop):
-            if self._state[index] == ON_ITS_WAY:
-                self._state[index], self._doubt[index] = TO_SEND, 1
+        first, stop = self._places(fragment, count)
+        for place in range(first, stop):
+            if self._state[place] == ON_ITS_WAY:
+                self._state[place], self._doubt[place] = TO_SEND, 1
 
-    def in_doubt(self, seq: int, count: int) -> int:
+    def in_doubt(self, fragment: int, count: int) -> int:
         """How many of these records were sent more than once: only they can be duplicates."""
-        first, stop = self._indices(seq, count)
+        first, stop = self._places(fragment, count)
         return self._doubt.count(1, first, stop)
 
     def rewind(self) -> None:
         """A new connection: whatever has no answer is to be sent again."""
-        self.take_back(self.first_seq, self.count)
+        self.take_back(self.first, self.count)
 
-    def is_settled(self, index: int) -> bool:
-        """Whether record ``index`` has its definite answer."""
-        return self._state[index] == SETTLED
-
-    @property
-    def first_open(self) -> int:
-        """Index of the first record without an answer; count if there is none."""
-        return self.count - len(self._state.lstrip(b"\2"))
+    def is_settled(self, fragment: int) -> bool:
+        """Whether the record of a fragment has its definite answer."""
+        return self._state[fragment - self.first] == SETTLED
 
     @property
     def sent(self) -> int:
-        """Index behind the last record that was ever sent on this connection, or settled."""
+        """Records up to the last one that was ever sent on this connection, or settled."""
         return len(self._state.rstrip(b"\0"))
 
-    def _indices(self, seq: int, count: int) -> tuple[int, int]:
-        """The part of a run that is ours, as (first index, stop)."""
-        first = min(max(seq - self.first_seq, 0), self.count)
-        return first, max(first, min(seq + count - self.first_seq, self.count))
+    def _places(self, fragment: int, count: int) -> tuple[int, int]:
+        """The part of a run that is ours, as (first place, stop)."""
+        first = min(max(fragment - self.first, 0), self.count)
+        return first, max(first, min(fragment + count - self.first, self.count))
 
-    def notice(self, first_incomplete: int, shard: int) -> PushNotice:
+    def notice(self, first_open: int, shard: int) -> PushNotice:
         """What the announcement of (the rest of) this push says to a shard."""
         push = self.push
         round = push.base.rounds[shard]
-        return PushNotice(first_incomplete, push.clock, push.samples, push.norm, round)
+        return PushNotice(first_open, push.clock, push.samples, push.norm, round)

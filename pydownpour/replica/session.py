@@ -19,10 +19,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, TypeVar, final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from pydownpour import limits
 from pydownpour.errors import ClosedError, DownpourError, InternalError
 from pydownpour.fields import clip
+from pydownpour.layout import fragments_of
 from pydownpour.net import process
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
@@ -60,6 +63,8 @@ class Session:
         self.coordination, self.standing = coordination, coordination.standing
         self.joined, self.layout = joined, layout
         staging = layout.zeros()
+        fragments = len(fragments_of(0, layout.len, joined.fragment_len))
+        versions: NDArray[np.uint64] = np.zeros(fragments, np.uint64)
         headers = {
             messages.HEADER_REPLICA: str(joined.replica),
             messages.HEADER_INCARNATION: str(joined.incarnation),
@@ -76,12 +81,13 @@ class Session:
                 fragment_len=joined.fragment_len,
                 wire_dtype=joined.wire_dtype,
                 staging=staging,
+                versions=versions,
                 rng=rng,
             )
             for entry in coordination.shard_map.entries
         ]
         self.outbox = Outbox(self.links, self.standing)
-        self.fetcher = Fetcher(self.links, staging, self.standing)
+        self.fetcher = Fetcher(self.links, staging, versions, self.standing)
         self.progress: Callable[[], ReplicaStats] = ReplicaStats
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[asyncio.Task[Any], None] = {}

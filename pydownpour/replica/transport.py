@@ -118,10 +118,19 @@ class Landing:
         versions: (fragments,) uint64.
     """
 
-    def __init__(self, values: Flat, versions: NDArray[np.uint64], fragment_len: int) -> None:
+    def __init__(
+        self,
+        values: Flat,
+        versions: NDArray[np.uint64],
+        fragment_len: int,
+        first_fragment: int,
+    ) -> None:
         self.values = values
         self.inlet = _core.ReplicaInlet(
-            len=len(values), fragment_len=fragment_len, control_size_max=limits.CONTROL_SIZE_MAX
+            len=len(values),
+            fragment_len=fragment_len,
+            first_fragment=first_fragment,
+            control_size_max=limits.CONTROL_SIZE_MAX,
         )
         self.inlet.set_target(values, versions)
         self._before = 0

@@ -106,7 +106,7 @@ class Rounds:
             that are about to be closed. Checks count on it.
     """
 
-    def __init__(self, rule: ShardRule, store: _core.Store) -> None:
+    def __init__(self, rule: ShardRule, store: _core.Shard) -> None:
         self._rule, self._store = rule, store
         self.epoch = 0
         self._clocks = Clocks()
@@ -119,7 +119,7 @@ class Rounds:
         self.on_event: Callable[[Event, PushInfo | None], object] = lambda event, push: None
         self._is_closing = False
         """A round is being closed, and some of its fragments had no room yet."""
-        self._next = 0
+        self._next = store.first_fragment
         """The first fragment of it that is still open."""
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -210,7 +210,8 @@ class Rounds:
 
     def finish(self) -> None:
         """Nobody will push any more: close what is open, whatever it waits for."""
-        fragments = range(self._store.fragments)
+        first = self._store.first_fragment
+        fragments = range(first, first + self._store.fragments)
         if self._is_closing or any((self._store.accumulated(f) or (0, 0))[1] for f in fragments):
             self._close()
 
@@ -246,7 +247,7 @@ class Rounds:
             self.on_event("closing", None)
         self._is_closing = True
         factor = None if self._rule.mean else 1.0
-        while self._next < self._store.fragments:
+        while self._next < self._store.first_fragment + self._store.fragments:
             try:
                 self._store.close_round(self._next, self.round, factor=factor)
             except NonFiniteGradient as error:
@@ -256,7 +257,7 @@ class Rounds:
                 log.info("round %d, fragment %d: %s; trying again", self.round, self._next, error)
                 return False
             self._next += 1
-        self._is_closing, self._next = False, 0
+        self._is_closing, self._next = False, self._store.first_fragment
         self._rule.closed()
         self.closed += 1
         return True

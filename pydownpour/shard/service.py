@@ -52,7 +52,7 @@ T = TypeVar("T")
 LSN_MAX = 2**64 - 1
 """The core's own."""
 LOAD_LEN = 4 * limits.STRIPE_LEN_MAX
-"""Initial parameters are loaded so many elements at a time: whole stripes, 256 KiB. A connection
+"""Initial parameters are loaded so many elements at a time: 256 KiB. A connection
 that breaks costs at most so much."""
 
 

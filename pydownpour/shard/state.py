@@ -26,7 +26,12 @@ from pydownpour.wire.frames import Code
 from pydownpour.wire.messages import KnownIds, RefusedEntry, ShardAssigned, ShardMap, ShardStats
 from pydownpour.wire.proof import Keeper
 
-_VERDICT_CODES = {"fenced": Code.FENCED, "unknown": Code.UNKNOWN, "window": Code.WINDOW}
+_VERDICT_CODES = {
+    "fenced": Code.FENCED,
+    "unknown": Code.UNKNOWN,
+    "elsewhere": Code.FRAGMENT,
+    "window": Code.WINDOW,
+}
 
 
 class Stream(StreamProtocol):
@@ -106,10 +111,11 @@ class Shard:
         self.ids_version = 0
         """Of the ``KnownIds`` heard last."""
         rule = from_wire(assigned.policy, policy).shard()
-        self.store = _core.Store(
+        self.store = _core.Shard(
             len=assigned.len,
             stripe_len=assigned.stripe_len,
             fragment_len=assigned.fragment_len,
+            first_fragment=assigned.start // assigned.fragment_len,
             optimizer=_core.Optimizer(assigned.optimizer),
             max_norm=assigned.max_norm,
             accumulates=rule.combines,
@@ -208,7 +214,12 @@ class Shard:
         """
         notice = frames.push_notice(frame)
         verdict = self.store.admit(
-            frame.replica, frame.incarnation, frame.seq, frame.count, notice.first_incomplete
+            frame.replica,
+            frame.incarnation,
+            frame.seq,
+            frame.fragment,
+            frame.count,
+            notice.first_open,
         )
         code = _VERDICT_CODES.get(verdict)
         if code is not None:
@@ -277,17 +288,24 @@ class Shard:
         if verdict == "window":
             floor = known[1] if known else 0
             return (
-                f"{who}: records up to {frame.seq + frame.count - 1} are beyond the window of "
-                f"{limits.SEQ_WINDOW} above {floor}; settle older pushes first"
+                f"{who}: push {frame.seq} would be one more than the {limits.PUSHES_OPEN_MAX} "
+                f"above {floor} that a shard remembers (PUSHES_OPEN_MAX); settle older ones first"
+            )
+        if verdict == "elsewhere":
+            first, count = self.store.first_fragment, self.store.fragments
+            return (
+                f"{who}: fragments {frame.fragment} to {frame.fragment + frame.count - 1} of push "
+                f"{frame.seq} are not all of shard {self.assigned.index}, which has {first} to "
+                f"{first + count - 1}"
             )
         return f"{who} is unknown here, but its push is not its first: this shard lost its state"
 
     def refusal_words(self, refusal: _core.Refusal, replica: int) -> str:
         """Why a record was refused, for the replica's user."""
         code = Code(refusal.code)
-        where = f"replica {replica}, record {refusal.seq}, fragment {refusal.fragment}"
+        where = f"replica {replica}, push {refusal.push}, fragment {refusal.fragment}"
         if code in (Code.NON_FINITE, Code.RESULT_NON_FINITE):
-            first = self.assigned.start + refusal.fragment * self.assigned.fragment_len
+            first = refusal.fragment * self.assigned.fragment_len
             what = "the gradient" if code is Code.NON_FINITE else "the optimizer's result"
             return (
                 f"{where}: {what} holds {refusal.count} NaN or infinite values, the first at "

@@ -87,11 +87,11 @@ class Conversation:
         if isinstance(event, _core.Refusal):
             self._refused(frames.Code(event.code), 1)
             return frames.refuse(
-                seq=event.seq,
+                push=event.push,
+                fragment=event.fragment,
                 count=1,
                 code=frames.Code(event.code),
                 words=self.shard.refusal_words(event, self.replica),
-                fragment=event.fragment,
             )
         if event.kind == Kind.PUSH:
             return self._push(event)
@@ -115,7 +115,13 @@ class Conversation:
         self.inlet.skip()
         self._refused(answer.code, frame.count)
         self.postponed = self.postponed or answer.push
-        return frames.refuse(seq=frame.seq, count=frame.count, code=answer.code, words=answer.words)
+        return frames.refuse(
+            push=frame.seq,
+            fragment=frame.fragment,
+            count=frame.count,
+            code=answer.code,
+            words=answer.words,
+        )
 
     def _accept(self, admitted: Admitted) -> None:
         decision, scale = admitted.decision, admitted.decision.scale
@@ -448,6 +454,7 @@ class _Fetch:
         self._lsn = shard.store.lsn
         self._view = shard.rounds.shown
         self._cursor = first
+        self._stop = shard.store.first_fragment + shard.store.fragments
         self._frames = 0
         self._ended = False
         self._size = limits.FRAGMENT_SIZE
@@ -459,18 +466,18 @@ class _Fetch:
         if self._ended:
             return None
         buffers: list[Any] = []
-        if self._cursor < self._store.fragments:
+        if self._cursor < self._stop:
             buffers, self._cursor, count = self._store.parameter_frames(
                 self._since, self._cursor, self._batch_size()
             )
-            if self._frames == 0 and self._cursor < self._store.fragments:
+            if self._frames == 0 and self._cursor < self._stop:
                 # It takes a while: if it is cut off, its reader knows from when it was.
                 begins = frames.fetched(
                     request=self._request, lsn=self._lsn, view=self._view, begins=True
                 )
                 buffers.insert(0, begins)
             self._frames += count
-        if self._cursor >= self._store.fragments:
+        if self._cursor >= self._stop:
             self._ended = True
             buffers.append(
                 frames.fetched(

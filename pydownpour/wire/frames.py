@@ -4,16 +4,19 @@ A frame is a fixed 64-byte little-endian header and a payload (layout: ARCHITECT
 and checksums are the core's; here are the names of the numbers and one constructor per kind.
 
     kind        from     what its fields mean
-    PUSH        replica  announces a run of ``count`` FRAGMENT records from ``seq`` on; aux = norm
-                         (f32 bits); payload = first_incomplete, clock, samples (u64 each);
-                         version = rounds closed here when the parameters were fetched that it was
-                         computed from; flags bit 0 = another run of the same push follows
-    FRAGMENT    replica  one record: fragment, seq, version = base version, dtype, payload
-    ACK         shard    records seq..seq+count-1 settled; version = LSN, aux = largest staleness,
-                         fragment = how many were applied (the rest were duplicates),
-                         flags bit 0 = the run is complete; count 0 says that bytes arrive
-    REFUSE      shard    records seq..seq+count-1 refused: aux = Code, payload = why, in words;
-                         those of NOT_NOW may be sent again; those of NOT_YET when a VIEW says so
+    PUSH        replica  announces a run of records of push ``seq``: ``count`` fragments from
+                         ``fragment`` on; aux = norm (f32 bits); payload = first_open, clock,
+                         samples (u64 each); version = rounds closed here when the parameters were
+                         fetched that it was computed from; flags bit 0 = another run of the same
+                         push follows
+    FRAGMENT    replica  one record: seq, fragment, version = base version, dtype, payload
+    ACK         shard    ``count`` records of push ``seq`` from ``fragment`` on are settled;
+                         version = LSN; payload = applied (the rest were duplicates), largest
+                         staleness (u64 each; more may follow); flags bit 0 = the run is complete;
+                         count 0 says that bytes arrive
+    REFUSE      shard    ``count`` records of push ``seq`` from ``fragment`` on are refused: aux =
+                         Code, payload = why, in words; those of NOT_NOW may be sent again; those
+                         of NOT_YET when a VIEW says so
     FETCH       replica  seq = request number, version = LSN the replica already has, fragment =
                          the first one wanted (0, or where an answer was cut off); payload = rounds,
                          clock (u64 each) or nothing: answered when so many rounds are closed, and
@@ -28,6 +31,12 @@ and checksums are the core's; here are the names of the numbers and one construc
     ERROR       either   aux = Code or 0, payload = why; the stream ends (FULL: there is no memory
                          for it now)
     BYE         either   the stream ends by agreement
+
+A push has the same number at every shard, given once by its replica and counted from 1 in each
+incarnation; fragments have the numbers of the whole layout. So a record, (replica, incarnation,
+push, fragment), is the same record wherever it is sent. A push may leave fragments out: then it has
+several runs, or none at a shard. ``first_open`` is the replica's oldest push here without all of
+its answers; whatever is lower it will not ask about again.
 
 A view is the epoch of the shard map, the least clock of the live replicas, and the rounds closed
 here (u64 each).
@@ -45,6 +54,7 @@ from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
+RECEIPT: Final = struct.Struct("<QQ")
 FETCH_GATE: Final = struct.Struct("<QQ")
 VIEW: Final = struct.Struct("<QQQ")
 ACK_LAST: Final = 1
@@ -103,7 +113,7 @@ NOT_NOW: Final = (Code.WINDOW, Code.FULL, Code.ROUND, Code.NOT_YET)
 class PushNotice:
     """What a PUSH frame says beyond its header."""
 
-    first_incomplete: int
+    first_open: int
     clock: int
     samples: int
     norm: float
@@ -154,27 +164,43 @@ class Age(NamedTuple):
         return cls(fetched.version, View.decode(fetched.payload).round)
 
 
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an ACK frame says beyond its header.
+
+    Attributes:
+        applied: Records that were applied now; the others were before.
+        staleness: The largest of theirs.
+    """
+
+    applied: int
+    staleness: int
+
+
 def push(
     *,
     replica: int,
     incarnation: int,
-    seq: int,
+    push: int,
+    fragment: int,
     count: int,
     notice: PushNotice,
     continues: bool = False,
 ) -> bytes:
-    """Announce a run of ``count`` records from ``seq`` on, of one push."""
+    """Announce a run of a push: ``count`` records from ``fragment`` on."""
     norm = notice.norm if math.isfinite(notice.norm) and notice.norm < 3e38 else math.inf
     return _core.encode_frame(
         kind=Kind.PUSH,
         flags=PUSH_CONTINUES if continues else 0,
         replica=replica,
         incarnation=incarnation,
-        seq=seq,
+        seq=push,
+        fragment=fragment,
         count=count,
         version=notice.round,
         aux=struct.unpack("<I", struct.pack("<f", norm))[0],
-        payload=PUSH_NOTICE.pack(notice.first_incomplete, notice.clock, notice.samples),
+        payload=PUSH_NOTICE.pack(notice.first_open, notice.clock, notice.samples),
     )
 
 
@@ -189,11 +215,11 @@ def push_notice(frame: _core.Frame) -> PushNotice:
         raise RemoteProtocolError(
             f"PUSH payload of {len(frame.payload)} bytes, expected {PUSH_NOTICE.size}"
         )
-    first_incomplete, clock, samples = PUSH_NOTICE.unpack(frame.payload)
+    first_open, clock, samples = PUSH_NOTICE.unpack(frame.payload)
     norm = struct.unpack("<f", struct.pack("<I", frame.aux))[0]
     if clock > limits.COUNT_MAX or samples > limits.COUNT_MAX or not norm >= 0:
         raise RemoteProtocolError(f"PUSH with clock {clock}, samples {samples}, norm {norm}")
-    return PushNotice(first_incomplete, clock, samples, norm, frame.version)
+    return PushNotice(first_open, clock, samples, norm, frame.version)
 
 
 def ack(settled: _core.Settled, *, replica: int, incarnation: int) -> bytes:
@@ -203,22 +229,38 @@ def ack(settled: _core.Settled, *, replica: int, incarnation: int) -> bytes:
         flags=ACK_LAST if settled.last else 0,
         replica=replica,
         incarnation=incarnation,
-        seq=settled.first_seq,
+        seq=settled.push,
+        fragment=settled.fragment,
         count=settled.count,
-        fragment=settled.applied,
         version=settled.lsn,
-        aux=min(settled.staleness, 0xFFFF_FFFF),
+        payload=RECEIPT.pack(settled.applied, settled.staleness),
     )
 
 
-def refuse(*, seq: int, count: int, code: Code, words: str, fragment: int = 0) -> bytes:
+def receipt(frame: _core.Frame) -> Receipt:
+    """Read an ACK frame's payload; what follows the known fields is for newer readers.
+
+    Raises:
+        RemoteProtocolError: the payload is shorter than that, or more was applied than settled.
+    """
+    if len(frame.payload) < RECEIPT.size:
+        raise RemoteProtocolError(
+            f"ACK payload of {len(frame.payload)} bytes, expected at least {RECEIPT.size}"
+        )
+    applied, staleness = RECEIPT.unpack_from(frame.payload)
+    if applied > frame.count:
+        raise RemoteProtocolError(f"ACK of {frame.count} records, of which {applied} were applied")
+    return Receipt(applied, staleness)
+
+
+def refuse(*, push: int, fragment: int, count: int, code: Code, words: str) -> bytes:
     """Tell a replica that records were refused, and why."""
     return _core.encode_frame(
         kind=Kind.REFUSE,
-        seq=seq,
+        seq=push,
+        fragment=fragment,
         count=count,
         aux=code,
-        fragment=fragment,
         payload=words.encode(),
     )
 

@@ -124,7 +124,7 @@ async def together(work: Iterable[Awaitable[Any]]) -> list[Any]:
 def push_frame(stranger: Stranger, **fields: Any) -> bytes:
     """An announcement, with whatever numbers."""
     notice = frames.PUSH_NOTICE.pack(
-        fields.pop("first_incomplete", 1), fields.pop("clock", 1), fields.pop("samples", 1)
+        fields.pop("first_open", 1), fields.pop("clock", 1), fields.pop("samples", 1)
     )
     return _core.encode_frame(
         kind=Kind.PUSH,
@@ -197,13 +197,14 @@ async def huge_counts(target: Target) -> None:
     """Announcements whose numbers would keep a shard busy for years."""
     stranger = await enter(target)
     for fields in (
-        {"count": U32, "first_incomplete": 1 << 40},
-        {"count": U32, "first_incomplete": U64},
+        {"count": U32, "first_open": 1 << 40},
+        {"count": U32, "first_open": U64},
         {"count": U32, "seq": U64},
         {"count": U32, "seq": 1 << 63},
         {"count": 0},
-        {"count": 1024, "seq": U64 - 3},
-        {"count": 1, "first_incomplete": 1 << 62, "clock": U64, "samples": U64},
+        {"count": 4, "seq": U64 - 3},
+        {"count": 4, "fragment": U32 - 3},
+        {"count": 1, "first_open": 1 << 62, "clock": U64, "samples": U64},
     ):
         await shout(stranger, push_frame(stranger, **fields) * 2)
     for since in (0, 1 << 63, U64):
@@ -263,8 +264,8 @@ async def another_s_identity(target: Target) -> None:
         for incarnation, secret in ((1, None), (U32, None), (2, None), (1, "0" * 64)):
             played = Stranger(stranger.joined, target.access)
             played.replica, played.incarnation = victim, incarnation
-            floor = push_frame(played, first_incomplete=1 << 62, seq=1 << 62)
-            near = push_frame(played, first_incomplete=600, seq=600)
+            floor = push_frame(played, first_open=1 << 62, seq=1 << 62)
+            near = push_frame(played, first_open=600, seq=600)
             await shout(played, floor)
             await shout(played, near)
             who: dict[str, Any] = {"replica": victim, "incarnation": incarnation}
@@ -294,7 +295,7 @@ async def another_s_identity(target: Target) -> None:
 async def floods(target: Target) -> None:
     """More work in one read than a turn of the loop may take."""
     stranger = await enter(target)
-    refused = push_frame(stranger, seq=5000, count=1) * 3000
+    refused = push_frame(stranger, seq=5000, count=0, first_open=5000) * 3000
     pings = frames.simple(Kind.PING, seq=1) * 20_000
     await together(shout(stranger, data) for data in (refused, pings, refused + pings))
     chunks = b"1\r\nx\r\n" * 220_000 * target.scale
@@ -408,13 +409,14 @@ async def finite_lies(target: Target) -> None:
     large, whatever they say of themselves."""
     stranger = await enter(target)
     size = min(1 << 15, _longest(stranger))
-    seq = 0
+    number = 0
     for value in (3e38, -1e18, 1.0):
         for norm in (0.0, 1.0, math.inf):
             for fragment in range(2):
-                seq += 1
+                number += 1
                 values = np.full(size, value, np.float32)
-                await shout(stranger, stranger.push(values, seq=seq, fragment=fragment, norm=norm))
+                lie = stranger.push(values, number=number, first=fragment, norm=norm)
+                await shout(stranger, lie)
 
 
 def _longest(stranger: Stranger) -> int:

@@ -103,23 +103,34 @@ class Stranger:
         self,
         values: NDArray[np.float32],
         *,
-        seq: int = 1,
-        fragment: int = 0,
+        number: int = 1,
+        first: int = 0,
         norm: float = 0.0,
     ) -> bytes:
-        """The frames of a push of one record, which says of itself that its norm is ``norm``."""
-        notice = frames.PushNotice(first_incomplete=1, clock=1, samples=1, norm=norm)
+        """The frames of a push of as many fragments as there are values for, which says of itself
+        that its norm is ``norm``."""
+        length = self.joined.fragment_len
+        pieces = [values[start : start + length] for start in range(0, len(values), length)]
+        notice = frames.PushNotice(first_open=1, clock=1, samples=1, norm=norm)
         head = frames.push(
-            replica=self.replica, incarnation=self.incarnation, seq=seq, count=1, notice=notice
-        )
-        return head + _core.encode_frame(
-            kind=frames.Kind.FRAGMENT,
-            dtype=F32,
             replica=self.replica,
             incarnation=self.incarnation,
-            fragment=fragment,
-            seq=seq,
-            payload=values,
+            push=number,
+            fragment=first,
+            count=len(pieces),
+            notice=notice,
+        )
+        return head + b"".join(
+            _core.encode_frame(
+                kind=frames.Kind.FRAGMENT,
+                dtype=F32,
+                replica=self.replica,
+                incarnation=self.incarnation,
+                fragment=fragment,
+                seq=number,
+                payload=piece,
+            )
+            for fragment, piece in enumerate(pieces, first)
         )
 
     @contextlib.asynccontextmanager

@@ -44,9 +44,14 @@ def played(
 
 def floor_frame(actor: Stranger) -> bytes:
     """Everything up to 2^62 is settled, says this announcement."""
-    notice = frames.PushNotice(first_incomplete=1 << 62, clock=1, samples=1, norm=1.0)
+    notice = frames.PushNotice(first_open=1 << 62, clock=1, samples=1, norm=1.0)
     return frames.push(
-        replica=actor.replica, incarnation=actor.incarnation, seq=1 << 62, count=1, notice=notice
+        replica=actor.replica,
+        incarnation=actor.incarnation,
+        push=1 << 62,
+        fragment=0,
+        count=1,
+        notice=notice,
     )
 
 
@@ -110,7 +115,7 @@ async def test_a_number_of_ones_own_moves_nothing_beyond_what_was_announced(stag
         stream.write(stranger.push(np.full(LENGTH, -1.0, np.float32)))
         stream.write(floor_frame(stranger))
         acked, answer = await stream.frames(2)
-        assert (acked.kind, acked.fragment) == (Kind.ACK, 1)
+        assert (acked.kind, frames.receipt(acked).applied) == (Kind.ACK, acked.count)
         assert (answer.kind, answer.aux) == (Kind.REFUSE, frames.Code.UNKNOWN)
 
 
@@ -126,7 +131,7 @@ async def test_the_newer_life_cuts_the_older_and_never_the_other_way_round(stage
                 assert "incarnation 1 is fenced: incarnation 2 took its place" in str(error)
             successor.write(newer.push(np.full(LENGTH, -1.0, np.float32)))
             (acked,) = await successor.frames(1)
-            assert (acked.kind, acked.fragment) == (Kind.ACK, 1)
+            assert (acked.kind, frames.receipt(acked).applied) == (Kind.ACK, acked.count)
 
 
 async def test_a_reader_s_secret_only_reads(stage: Stage) -> None:

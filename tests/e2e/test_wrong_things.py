@@ -296,7 +296,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "no file": ("run nothing.py", r"no job file 'nothing\.py'"),
     "no function": ("run idle.py", r"without a replica function; put @job\.replica above"),
     "no such job": ("run good.py:other", r"no 'other' in good\.py; its jobs are job"),
-    "too many shards": ("run good.py --shards 9", r"9 shards, but 23 parameters fill only 2 str"),
+    "too many shards": ("run good.py --shards 9", r"9 shards, but 23 parameters fill only 2 fr"),
     "public": ("run good.py --bind 0.0.0.0:0", r"without TLS .* --insecure"),
     "public role": ("coordinator good.py --shards 1 --bind 0.0.0.0:0", r"would let others in"),
     "public shard": (

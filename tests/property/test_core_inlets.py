@@ -17,23 +17,23 @@ LEN, FRAGMENT_LEN, RECORD_SIZE = 80, 32, 64 + 128
 SIZES = {1: "f4", 2: "f8", 3: "f2"}
 
 
-def make_store() -> _core.Store:
+def make_store() -> _core.Shard:
     parts = [("adagrad", {"lr": 0.1, "eps": 1e-8, "initial": 0.1})]
-    return _core.Store(
+    return _core.Shard(
         len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=_core.Optimizer(parts)
     )
 
 
-def push(seq: int, values: Any, dtype: int = 1) -> bytes:
+def push(number: int, values: Any, dtype: int = 1) -> bytes:
     who = {"replica": 1, "incarnation": 1}
-    data = Frame(1, **who, seq=seq, count=3, payload=struct.pack("<QQQ", 1, 0, 0)).encode()
+    data = Frame(1, **who, seq=number, count=3, payload=struct.pack("<QQQ", 1, 0, 0)).encode()
     for i in range(3):
         payload = values[FRAGMENT_LEN * i : FRAGMENT_LEN * (i + 1)].astype(SIZES[dtype]).tobytes()
-        data += Frame(2, **who, dtype=dtype, fragment=i, seq=seq + i, payload=payload).encode()
+        data += Frame(2, **who, dtype=dtype, fragment=i, seq=number, payload=payload).encode()
     return data
 
 
-def feed(store: _core.Store, data: bytes, sizes: list[int]) -> list[str]:
+def feed(store: _core.Shard, data: bytes, sizes: list[int]) -> list[str]:
     """Every event as text, and the error if the stream ends in one."""
     inlet = _core.ShardInlet(store, payload_size_max=256, control_size_max=64, ack_every=2)
     view, events, turn = memoryview(inlet), [], 0
@@ -46,7 +46,7 @@ def feed(store: _core.Store, data: bytes, sizes: list[int]) -> list[str]:
             while event is not None:
                 events.append(repr(event))
                 if isinstance(event, _core.Frame) and event.kind == _core.KIND_PUSH:
-                    store.admit(1, 1, event.seq, event.count, 1)
+                    store.admit(1, 1, event.seq, event.fragment, event.count, 1)
                     inlet.accept(scale=0.5)
                 event = inlet.advance(0)
     except errors.RemoteProtocolError as error:
@@ -54,18 +54,18 @@ def feed(store: _core.Store, data: bytes, sizes: list[int]) -> list[str]:
     return events
 
 
-def state(store: _core.Store) -> tuple[bytes, bytes, bytes]:
+def state(store: _core.Shard) -> tuple[bytes, bytes, bytes]:
     values, sums = np.empty(LEN, "f4"), np.empty(LEN, "f4")
     store.read(values)
     store.read_plane(1, sums)
-    return store.export_ledger(), values.tobytes(), sums.tobytes()
+    return store.export_state(), values.tobytes(), sums.tobytes()
 
 
 VALUES = np.linspace(-2, 2, LEN).astype("f4")
 POISON = np.where(np.arange(LEN) == 40, np.nan, VALUES)
 STREAM = b"".join([
-    Frame(8, seq=3).encode(), push(1, VALUES), push(4, POISON), push(1, VALUES),
-    push(7, VALUES, 2), Frame(5, seq=4, version=2).encode(), push(10, VALUES, 3),
+    Frame(8, seq=3).encode(), push(1, VALUES), push(2, POISON), push(1, VALUES),
+    push(3, VALUES, 2), Frame(5, seq=4, version=2).encode(), push(4, VALUES, 3),
 ])  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_equal_to_the_twin(
     seed: int,
 ) -> None:
     optimizer = _core.Optimizer(parts, simd=level)
-    store = _core.Store(
+    store = _core.Shard(
         len=length,
         stripe_len=STRIPE_LEN,
         fragment_len=FRAGMENT_LEN,

@@ -17,16 +17,21 @@ from tests.reference.frames import Frame
 
 LEN, FRAGMENT_LEN = 80, 32
 BLOCK = 16
-FRAGMENTS = 3
+FRAGMENTS, FIRST = 3, 6
 MAX_NORM = 20.0
 """The first few pushes are smaller, and the last ones larger."""
 SIZES = {1: "f4", 2: "f8", 3: "f2"}
 
 runs = st.fixed_dictionaries({
     "incarnation": st.integers(1, 3),
-    "first": st.integers(1, 12),
-    "first_incomplete": st.integers(1, 6),
-    "fragments": st.lists(st.integers(0, FRAGMENTS), max_size=5),
+    "push": st.integers(1, 6),
+    "first_open": st.integers(1, 4),
+    "fragments": st.sampled_from([
+        range(FIRST + start, FIRST + stop)
+        for start in range(-1, FRAGMENTS + 1)
+        for stop in range(start, FRAGMENTS + 2)
+    ]),
+    "misplaced": st.sampled_from([0] * 9 + [1]),
     "dtype": st.sampled_from([1, 2, 3, 7]),
     "codec": st.sampled_from([0, 0, 0, 1, 1, 2]),
     "longer": st.integers(-1, 1),
@@ -37,13 +42,14 @@ runs = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def make_store(max_norm: float) -> _core.Store:
+def make_store(max_norm: float) -> _core.Shard:
     optimizer = _core.Optimizer([("sgd", {"lr": 1.0})])
     codec = _core.Codec("int8", {"block": BLOCK})
-    return _core.Store(
+    return _core.Shard(
         len=LEN,
         stripe_len=16,
         fragment_len=FRAGMENT_LEN,
+        first_fragment=FIRST,
         optimizer=optimizer,
         codec=codec,
         max_norm=max_norm,
@@ -53,10 +59,13 @@ def make_store(max_norm: float) -> _core.Store:
 def stream(run: dict[str, Any], number: int) -> bytes:
     """A push, its records and a ping, damaged or cut short as the case says."""
     who = {"replica": 1, "incarnation": run["incarnation"]}
-    notice = struct.pack("<QQQ", run["first_incomplete"], 0, 0)
-    data = Frame(1, **who, seq=run["first"], count=len(run["fragments"]), payload=notice).encode()
-    for i, fragment in enumerate(run["fragments"]):
-        elements = min(FRAGMENT_LEN, LEN - fragment * FRAGMENT_LEN)
+    notice = struct.pack("<QQQ", run["first_open"], 0, 0)
+    fragments = run["fragments"]
+    data = Frame(
+        1, **who, seq=run["push"], fragment=fragments.start, count=len(fragments), payload=notice
+    ).encode()
+    for i, fragment in enumerate(fragments):
+        elements = min(FRAGMENT_LEN, LEN - (fragment - FIRST) * FRAGMENT_LEN)
         values = np.full(max(elements, 4), number + 1, "f4")
         if run["poison"] and i == 1:
             values[3] = np.inf
@@ -64,8 +73,8 @@ def stream(run: dict[str, Any], number: int) -> bytes:
         if run["codec"]:
             payload = encoded(max(elements, 4), number, run)
         data += Frame(
-            2, **who, codec=run["codec"], dtype=run["dtype"], fragment=fragment,
-            seq=run["first"] + i, version=number % 3, payload=payload,
+            2, **who, codec=run["codec"], dtype=run["dtype"], seq=run["push"],
+            fragment=fragment + run["misplaced"], version=number % 3, payload=payload,
         ).encode()  # fmt: skip
     data += Frame(8, seq=number).encode()
     return data if run["cut"] is None else data[: run["cut"]]
@@ -82,11 +91,12 @@ def encoded(elements: int, number: int, run: dict[str, Any]) -> bytes:
 def words(event: Any) -> str:
     """An event's fields, whoever made it."""
     if isinstance(event, _core.Frame):
-        return f"frame {event.kind} {event.seq} {event.count} {event.payload!r}"
+        where = f"{event.seq} {event.fragment} {event.count}"
+        return f"frame {event.kind} {where} {event.payload!r}"
     kind = type(event).__name__
-    names: tuple[str, ...] = ("seq", "fragment", "code", "count", "first_index", "norm")
+    names: tuple[str, ...] = ("push", "fragment", "code", "count", "first_index", "norm")
     if kind == "Settled":
-        names = ("first_seq", "count", "applied", "staleness", "lsn", "last")
+        names = ("push", "fragment", "count", "applied", "staleness", "lsn", "last")
     return f"{kind} " + " ".join(f"{name}={getattr(event, name)}" for name in names)
 
 
@@ -105,10 +115,8 @@ def converse(store: Any, make: Callable[..., Any], cases: list[dict[str, Any]]) 
                 while event is not None:
                     seen.append(words(event))
                     if isinstance(event, _core.Frame) and event.kind == 1:
-                        first = run["first_incomplete"]
-                        seen.append(
-                            store.admit(1, run["incarnation"], event.seq, event.count, first)
-                        )
+                        place = (event.seq, event.fragment, event.count)
+                        seen.append(store.admit(1, run["incarnation"], *place, run["first_open"]))
                         _ = inlet.skip() if run["decision"] == "skip" else inlet.accept(scale=0.5)
                     event = inlet.advance(0)
         except errors.RemoteProtocolError:
@@ -117,7 +125,7 @@ def converse(store: Any, make: Callable[..., Any], cases: list[dict[str, Any]]) 
     return seen
 
 
-def values(store: _core.Store) -> tuple[bytes, bytes, int]:
+def values(store: _core.Shard) -> tuple[bytes, bytes, int]:
     array = np.empty(LEN, "f4")
     store.read(array)
     return array.tobytes(), store.versions(), store.lsn
@@ -127,6 +135,6 @@ def values(store: _core.Store) -> tuple[bytes, bytes, int]:
 def test_the_twin_sees_and_does_the_same(cases: list[dict[str, Any]]) -> None:
     real, slow = make_store(MAX_NORM), make_store(MAX_NORM)
     expected = converse(real, _core.ShardInlet, cases)
-    made = twin.Store(slow, twin.Rules(), Int8(BLOCK), MAX_NORM)
+    made = twin.Shard(slow, twin.Rules(), Int8(BLOCK), MAX_NORM)
     assert converse(made, twin.Inlet, cases) == expected
     assert values(slow) == values(real)

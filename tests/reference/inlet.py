@@ -1,6 +1,6 @@
 """A shard's inlet, slowly: frames from a byte string, the past in a set, one record after another.
 
-The twin of the core's fused inlet and dedupe ledger. It shows what they do in plain Python, and it
+The twin of the core's fused inlet and dedupe windows. It shows what they do in plain Python, and it
 can be told to break one rule, so that the simulator can show that the rule matters.
 """
 
@@ -42,7 +42,8 @@ class Rules:
 class Settled:
     """As the core's."""
 
-    first_seq: int
+    push: int
+    fragment: int
     count: int = 0
     applied: int = 0
     staleness: int = 0
@@ -54,7 +55,7 @@ class Settled:
 class Refusal:
     """As the core's."""
 
-    seq: int
+    push: int
     fragment: int
     code: int
     count: int = 0
@@ -62,12 +63,12 @@ class Refusal:
     norm: float = 0.0
 
 
-class Store:
-    """The core's store with the twin's memory in place of its ledger, and its codec."""
+class Shard:
+    """The core's shard with the twin's memory in place of its windows, and its codec."""
 
     def __init__(
         self,
-        real: _core.Store,
+        real: _core.Shard,
         rules: Rules,
         codec: codecs.Codec | None = None,
         max_norm: float | None = None,
@@ -82,16 +83,25 @@ class Store:
     def _past(self, incarnation: int) -> windows.Shard:
         """One memory for all incarnations; without fences each has its own."""
         key = 0 if self.rules.fence else incarnation
-        return self._pasts.setdefault(key, windows.Shard(bounded=self.rules.bound_floor))
+        if key not in self._pasts:
+            bounded = self.rules.bound_floor
+            self._pasts[key] = windows.Shard(own_fragments(self.real), bounded=bounded)
+        return self._pasts[key]
 
     def admit(
-        self, replica: int, incarnation: int, first_seq: int, count: int, first_incomplete: int
+        self,
+        replica: int,
+        incarnation: int,
+        push: int,
+        fragment: int,
+        count: int,
+        first_open: int,
     ) -> str:
         """The verdict about a run."""
         if self.real.is_retired(replica):
             return "fenced"
         past = self._past(incarnation)
-        return past.admit(replica, incarnation, first_seq, count, first_incomplete)
+        return past.admit(replica, incarnation, push, fragment, count, first_open)
 
     def fence(self, replica: int, incarnation: int) -> None:
         """Refuse older incarnations."""
@@ -107,18 +117,19 @@ class Store:
         if self.real.is_retired(header.replica):
             return Refusal(header.seq, header.fragment, _core.CODE_FENCED)
         past = self._past(header.incarnation)
-        verdict = past.settle(header.replica, header.incarnation, header.seq)
+        verdict = past.settle(header.replica, header.incarnation, header.seq, header.fragment)
         if verdict == "duplicate" and not self.rules.dedupe:
             verdict = "applied"
         if verdict == "duplicate":
             return False, self._last_lsn.get(header.replica, 0), 0
         if verdict != "applied":
-            codes = {"fenced": 6, "unknown": 7, "window": 8}
+            codes = {"elsewhere": 4, "fenced": 6, "unknown": 7, "window": 8}
             return Refusal(header.seq, header.fragment, codes[verdict])
         refusal = self._apply(header, scale)
         if refusal is not None:
             # Nothing happened: the record may come again.
-            past.replicas[header.replica].applied.discard((header.incarnation, header.seq))
+            record = (header.incarnation, header.seq, header.fragment)
+            past.replicas[header.replica].applied.discard(record)
             return refusal
         self._last_lsn[header.replica] = self.real.lsn
         staleness = self.real.version(header.fragment) - 1 - header.version
@@ -131,25 +142,22 @@ class Store:
         return Refusal(header.seq, header.fragment, _core.CODE_NORM, norm=norm)
 
     def _apply(self, header: frames.Frame, scale: float) -> Refusal | None:
-        seq, fragment, real = header.seq, header.fragment, self.real
+        push, fragment, real = header.seq, header.fragment, self.real
         payload: Any = header.payload
         if header.dtype not in ELEMENT_SIZES:
-            return Refusal(seq, fragment, _core.CODE_UNSUPPORTED)
+            return Refusal(push, fragment, _core.CODE_UNSUPPORTED)
         if header.codec == 0 and len(payload) % ELEMENT_SIZES[header.dtype]:
-            return Refusal(seq, fragment, _core.CODE_LENGTH)
+            return Refusal(push, fragment, _core.CODE_LENGTH)
         known = 0 if self.codec is None else self.codec.number
         if header.codec and (header.codec != known or header.dtype != _core.DTYPE_F32):
-            return Refusal(seq, fragment, _core.CODE_UNSUPPORTED)
+            return Refusal(push, fragment, _core.CODE_UNSUPPORTED)
         if header.codec == 0 and (refusal := self._too_large(header, payload)) is not None:
             return refusal
-        if fragment >= real.fragments:
-            return Refusal(seq, fragment, _core.CODE_FRAGMENT)
         if header.codec and self.codec is not None:
-            elements = min(real.fragment_len, real.len - fragment * real.fragment_len)
             try:
-                payload = self.codec.decode(payload, elements)
+                payload = self.codec.decode(payload, elements_of(real, fragment))
             except ValueError:
-                return Refusal(seq, fragment, _core.CODE_LENGTH)
+                return Refusal(push, fragment, _core.CODE_LENGTH)
             if (refusal := self._too_large(header, payload)) is not None:
                 return refusal
         try:
@@ -158,20 +166,31 @@ class Store:
             theirs = _core.check(payload, header.dtype)[0] > 0
             code = _core.CODE_NON_FINITE if theirs else _core.CODE_RESULT_NON_FINITE
             details = error.details
-            return Refusal(seq, fragment, code, details["count"], details["first_index"])
+            return Refusal(push, fragment, code, details["count"], details["first_index"])
         except errors.LimitExceeded:
-            return Refusal(seq, fragment, _core.CODE_STORE_FULL)
+            return Refusal(push, fragment, _core.CODE_STORE_FULL)
         return None
+
+
+def own_fragments(real: _core.Shard) -> range:
+    """The fragments of the layout that are a shard's."""
+    return range(real.first_fragment, real.first_fragment + real.fragments)
+
+
+def elements_of(real: _core.Shard, fragment: int) -> int:
+    """Elements of one of them."""
+    before = (fragment - real.first_fragment) * real.fragment_len
+    return min(real.fragment_len, real.len - before)
 
 
 class Inlet(bytearray):
     """The receiving end of one stream; the object is its own scratch."""
 
     def __init__(
-        self, store: Store, *, payload_size_max: int, control_size_max: int, ack_every: int
+        self, shard: Shard, *, payload_size_max: int, control_size_max: int, ack_every: int
     ) -> None:
         super().__init__(64 + max(payload_size_max, control_size_max) + 64)
-        self.store, self.ack_every = store, ack_every
+        self.store, self.ack_every = shard, ack_every
         self.limits = (payload_size_max, control_size_max)
         self.data = b""
         self.events: deque[Any] = deque()
@@ -179,8 +198,8 @@ class Inlet(bytearray):
         self.push: frames.Frame | None = None
         self.decided = False
         self.scale: float | None = None
-        self.next_seq = self.remaining = 0
-        self.pending = Settled(0)
+        self.next_fragment = self.remaining = 0
+        self.pending = Settled(0, 0)
         self.later: list[tuple[frames.Frame, float]] = []
 
     def window(self) -> tuple[int, int]:
@@ -242,7 +261,9 @@ class Inlet(bytearray):
         fields = frames.LAYOUT.unpack(head[:60])
         _, wire, kind, codec, dtype, flags, *rest = fields
         replica, incarnation, fragment, seq, version, length, aux, count, crc = rest
-        self._check(wire, kind, codec, dtype, flags, length, seq, count, replica, incarnation)
+        self._check(wire, kind, codec, dtype, flags, length)
+        if kind == 1:
+            self._check_push(replica, incarnation, fragment, seq, count)
         if kind == 2:
             self._check_fragment(replica, incarnation, fragment, seq, codec, dtype, length)
         payload = self.data[64 : 64 + length]
@@ -261,10 +282,7 @@ class Inlet(bytearray):
         self.data = self.data[64 + length :]
         return True
 
-    def _check(
-        self, wire: int, kind: int, codec: int, dtype: int, flags: int, length: int, seq: int,
-        count: int, replica: int, incarnation: int,
-    ) -> None:  # fmt: skip
+    def _check(self, wire: int, kind: int, codec: int, dtype: int, flags: int, length: int) -> None:
         if wire != frames.WIRE_VERSION or kind not in FOR_SHARD:
             raise ValueError("wire version or kind")
         if flags & ~FLAGS_KNOWN.get(kind, 0):
@@ -273,9 +291,13 @@ class Inlet(bytearray):
             raise ValueError("codec or dtype")
         if length > self.limits[0 if kind in frames.ELEMENTS else 1]:
             raise ValueError("length")
-        if kind == 1 and (self.push is not None or not (seq and replica and incarnation)):
+
+    def _check_push(
+        self, replica: int, incarnation: int, fragment: int, push: int, count: int
+    ) -> None:
+        if self.push is not None or not (push and replica and incarnation):
             raise ValueError("push")
-        if kind == 1 and (seq + count >= 1 << 64 or count > windows.WINDOW):
+        if push + 1 >= 1 << 64 or fragment + count >= 1 << 32:
             raise ValueError("run")
 
     def _check_fragment(
@@ -285,11 +307,10 @@ class Inlet(bytearray):
         push, real = self.push, self.store.real
         if push is None or (replica, incarnation) != (push.replica, push.incarnation):
             raise ValueError("fragment of no push")
-        if seq != self.next_seq:
+        if (seq, fragment) != (push.seq, self.next_fragment):
             raise ValueError("sequence")
-        if fragment < real.fragments and dtype in ELEMENT_SIZES and codec == 0:
-            elements = min(real.fragment_len, real.len - fragment * real.fragment_len)
-            if length != elements * ELEMENT_SIZES[dtype]:
+        if fragment in own_fragments(real) and dtype in ELEMENT_SIZES and codec == 0:
+            if length != elements_of(real, fragment) * ELEMENT_SIZES[dtype]:
                 raise ValueError("length of a fragment")
 
     def _report(self, frame: frames.Frame) -> None:
@@ -297,14 +318,14 @@ class Inlet(bytearray):
             if len(frame.payload) != 24:
                 raise ValueError("announcement")
             self.push, self.decided = frame, False
-            self.next_seq, self.remaining = frame.seq, frame.count
-            self.pending = Settled(frame.seq)
+            self.next_fragment, self.remaining = frame.fragment, frame.count
+            self.pending = Settled(frame.seq, frame.fragment)
         else:
             self._flush(last=False)
         self.events.append(_core.scan_frames(self.data[: 64 + len(frame.payload)])[0])
 
     def _settle(self, frame: frames.Frame) -> None:
-        self.next_seq += 1
+        self.next_fragment += 1
         self.remaining -= 1
         is_last = self.remaining == 0
         if self.scale is not None:
@@ -323,7 +344,7 @@ class Inlet(bytearray):
         if isinstance(outcome, Refusal):
             self._flush(last=False)
             self.events.append(outcome)
-            self.pending = dataclasses.replace(self.pending, first_seq=self.next_seq)
+            self.pending = dataclasses.replace(self.pending, fragment=self.next_fragment)
             return
         applied, lsn, staleness = outcome
         self.pending = dataclasses.replace(
@@ -340,4 +361,4 @@ class Inlet(bytearray):
         if self.pending.count == 0 and not last and not even_nothing:
             return
         self.events.append(dataclasses.replace(self.pending, last=last))
-        self.pending = Settled(self.next_seq, lsn=self.pending.lsn)
+        self.pending = Settled(self.push.seq, self.next_fragment, lsn=self.pending.lsn)

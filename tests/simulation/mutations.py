@@ -8,6 +8,7 @@ nothing in the package knows of it. What lives in the Rust core is broken in its
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -25,7 +26,6 @@ from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.units import Recorded
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Decision, HardSync, PushInfo, hard_sync
-from pydownpour.replica import link as link_module
 from pydownpour.replica.link import Link
 from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Part
@@ -67,13 +67,13 @@ class Mutation:
 
 
 def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
-    """Put the slow twin in the place of the core's inlet and ledger."""
+    """Put the slow twin in the place of the core's inlet and windows."""
     begin = Shard.__init__
 
     def __init__(self: Shard, assigned: Any, *policy: Any) -> None:
         begin(self, msgspec.structs.replace(assigned, max_norm=None), *policy)  # the twin measures
         self.assigned = assigned
-        self.store = twin.Store(  # type: ignore[assignment]
+        self.store = twin.Shard(  # type: ignore[assignment]
             self.store, rules or twin.Rules(), max_norm=assigned.max_norm
         )
 
@@ -87,7 +87,7 @@ def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
     patch.setattr(
         state,
         "_core",
-        SimpleNamespace(ShardInlet=twin.Inlet, Store=_core.Store, Optimizer=_core.Optimizer),
+        SimpleNamespace(ShardInlet=twin.Inlet, Shard=_core.Shard, Optimizer=_core.Optimizer),
     )
 
 
@@ -108,14 +108,15 @@ def no_resend(patch: Patch) -> None:
     patch.setattr(Part, "rewind", lambda self: None)
 
 
-def resend_under_new_seqs(patch: Patch) -> None:
+def resend_under_new_numbers(patch: Patch) -> None:
+    """Pushes of which nothing was answered get numbers that no push has."""
     open_transport = Link._open_transport
+    fresh = itertools.count(1_000_000)
 
     def renumbered(self: Link) -> Any:
         for part in self.queue:
-            if part.first_open == 0 and part.sent:
-                part.first_seq = self._next_seq
-                self._next_seq += part.count
+            if part.open == part.count and part.sent:
+                part.number = next(fresh)
         return open_transport(self)
 
     patch.setattr(Link, "_open_transport", renumbered)
@@ -123,20 +124,6 @@ def resend_under_new_seqs(patch: Patch) -> None:
 
 def no_push_window(patch: Patch) -> None:
     patch.setattr(Trainer, "must_wait", property(lambda self: False))
-
-
-def no_record_window(patch: Patch) -> None:
-    """The window is so much larger than small jobs' pushes that a smaller one must do."""
-    patch.setattr(link_module, "RECORDS_IN_FLIGHT_MAX", 4)
-    patch.setattr("pydownpour.sim.checks.roles.RECORDS_IN_FLIGHT_MAX", 4)
-
-    def next_run(self: Link, records_max: int) -> tuple[Part, int, int] | None:
-        for part in self.queue:
-            if (run := part.next_run()) is not None:
-                return part, *run
-        return None
-
-    patch.setattr(Link, "_next_run", next_run)
 
 
 def unit_counted_twice(patch: Patch) -> None:
@@ -242,7 +229,8 @@ def lost_settlement(patch: Patch) -> None:
     def settled(self: Link) -> Any:
         for part in list(self.queue):
             if part.sent:
-                self._settle(part.first_seq, part.sent)
+                answer = SimpleNamespace(seq=part.number, fragment=part.first, count=part.sent)
+                self._settle(answer)  # type: ignore[arg-type]
         return open_transport(self)
 
     patch.setattr(Link, "_open_transport", settled)
@@ -285,7 +273,7 @@ def any_floor_is_believed(patch: Patch) -> None:
     secrets_are_not_checked(patch)
     only_floors(patch)
     use_twin(patch, twin.Rules(bound_floor=False))
-    patch.setattr(Link, "_question", lambda self, ack: None)
+    patch.setattr(Link, "_question", lambda *_: None)
 
 
 def finite_lies_are_applied(patch: Patch) -> None:
@@ -386,10 +374,9 @@ MUTATIONS: Final = (
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
     Mutation("no incarnation check", ("zombie",), no_fence, ("fenced", "never goes back")),
     Mutation("no resend", ("reset",), no_resend, ("ends well",)),
-    Mutation("resend under new seqs", ("reset",), resend_under_new_seqs, ("twice",)),
+    Mutation("resend under new numbers", ("reset",), resend_under_new_numbers, ("twice",)),
     Mutation("a broken connection settles", ("reset",), lost_settlement, ("lost",)),
     Mutation("no window of pushes", ("clog", "slow"), no_push_window, ("window",)),
-    Mutation("no window of records", ("calm",), no_record_window, ("window",)),
     Mutation("a unit is counted twice", ("reset",), unit_counted_twice, ("ledger", "once")),
     Mutation("leases are not fenced", ("zombie",), lease_not_fenced, ("once",)),
     Mutation("streams never pause", ("calm",), streams_never_pause, ("stops when",)),

@@ -92,14 +92,14 @@ def test_fragment_headers_equal_the_twin(dtype: int) -> None:
     versions = np.arange(10, 14, dtype="u8")
     headers = _core.fragment_headers(
         values, dtype, fragment_len=32, first_fragment=1, count=3, replica=5, incarnation=2,
-        first_seq=9, versions=versions,
+        push=9, versions=versions,
     )  # fmt: skip
     expected = b""
     for i in range(3):
         start = size * 32 * (i + 1)
         payload = values[start : start + size * 32]
         frame = slow.Frame(
-            2, dtype=dtype, replica=5, incarnation=2, fragment=1 + i, seq=9 + i,
+            2, dtype=dtype, replica=5, incarnation=2, fragment=1 + i, seq=9,
             version=11 + i, payload=payload,
         )  # fmt: skip
         expected += frame.encode()[:64]
@@ -110,7 +110,7 @@ def test_fragment_headers_of_a_run_that_does_not_fit() -> None:
     values, versions = np.zeros(100, "f4"), np.zeros(4, "u8")
     good: dict[str, Any] = {
         "fragment_len": 32, "first_fragment": 0, "count": 4, "replica": 1, "incarnation": 1,
-        "first_seq": 1, "versions": versions,
+        "push": 1, "versions": versions,
     }  # fmt: skip
     assert len(_core.fragment_headers(values, 1, **good)) == 4 * 64
     for wrong in (
@@ -118,8 +118,8 @@ def test_fragment_headers_of_a_run_that_does_not_fit() -> None:
         {"first_fragment": 4},
         {"first_fragment": 2**63},
         {"fragment_len": 0},
-        {"first_seq": 0},
-        {"first_seq": 2**64 - 2},
+        {"push": 0},
+        {"push": 2**64 - 1},
         {"versions": versions[:3]},
     ):
         with pytest.raises(errors.ParameterError):

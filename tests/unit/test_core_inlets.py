@@ -12,29 +12,39 @@ from pydownpour import _core, errors
 from tests.reference.frames import Frame
 
 LEN, FRAGMENT_LEN = 100, 32
+FIRST = 3
+"""The layout's number of the shard's first fragment."""
 Event = _core.Frame | _core.Settled | _core.Refusal
 
 
-def make_store(max_norm: float | None = None) -> _core.Store:
+def make_store(max_norm: float | None = None) -> _core.Shard:
     optimizer = _core.Optimizer([("sgd", {"lr": 0.5})])
-    return _core.Store(
-        len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=optimizer, max_norm=max_norm
+    return _core.Shard(
+        len=LEN,
+        stripe_len=16,
+        fragment_len=FRAGMENT_LEN,
+        first_fragment=FIRST,
+        optimizer=optimizer,
+        max_norm=max_norm,
     )
 
 
-def make_inlet(store: _core.Store) -> _core.ShardInlet:
+def make_inlet(store: _core.Shard) -> _core.ShardInlet:
     return _core.ShardInlet(store, payload_size_max=1024, control_size_max=256, ack_every=3)
 
 
-def push(seq: int, values: np.ndarray[Any, Any], versions: Any = None) -> bytes:
-    """A whole push of replica 1, incarnation 1."""
+def push(number: int, values: np.ndarray[Any, Any], versions: Any = None) -> bytes:
+    """A whole push of replica 1, incarnation 1, at this shard."""
     versions = np.zeros(4, "u8") if versions is None else versions
+    before = np.full(FIRST * FRAGMENT_LEN, 9, "f4")
     headers = _core.fragment_headers(
-        values, 1, fragment_len=FRAGMENT_LEN, first_fragment=0, count=4, replica=1, incarnation=1,
-        first_seq=seq, versions=versions,
+        np.r_[before, values].astype("f4"), 1, fragment_len=FRAGMENT_LEN, first_fragment=FIRST,
+        count=4, replica=1, incarnation=1, push=number,
+        versions=np.r_[np.zeros(FIRST, "u8"), versions],
     )  # fmt: skip
     said = struct.pack("<QQQ", 1, 0, 64)
-    data = Frame(1, replica=1, incarnation=1, seq=seq, count=4, payload=said).encode()
+    who = {"replica": 1, "incarnation": 1}
+    data = Frame(1, **who, seq=number, fragment=FIRST, count=4, payload=said).encode()
     for i in range(4):
         data += headers[64 * i : 64 * (i + 1)]
         data += values[FRAGMENT_LEN * i : FRAGMENT_LEN * (i + 1)].tobytes()
@@ -42,7 +52,7 @@ def push(seq: int, values: np.ndarray[Any, Any], versions: Any = None) -> bytes:
 
 
 def feed(
-    inlet: _core.ShardInlet, store: _core.Store, data: bytes, size: int = 10**9
+    inlet: _core.ShardInlet, store: _core.Shard, data: bytes, size: int = 10**9
 ) -> list[Event]:
     """Write data through the windows, accepting every push."""
     view, events = memoryview(inlet), []
@@ -56,7 +66,7 @@ def feed(
         while event is not None:
             events.append(event)
             if isinstance(event, _core.Frame) and event.kind == _core.KIND_PUSH:
-                store.admit(1, 1, event.seq, event.count, 1)
+                store.admit(1, 1, event.seq, event.fragment, event.count, 1)
                 inlet.accept()
             event = inlet.advance(0)
     return events
@@ -71,17 +81,19 @@ def test_a_push_is_received_applied_and_reported() -> None:
     assert isinstance(announced, _core.Frame)
     assert (announced.kind, announced.count, announced.length) == (_core.KIND_PUSH, 4, 24)
     assert repr(first) == (
-        "Settled(first_seq=1, count=3, applied=3, staleness=0, lsn=3, last=False)"
+        "Settled(push=1, fragment=3, count=3, applied=3, staleness=0, lsn=3, last=False)"
     )
-    assert repr(last) == "Settled(first_seq=4, count=1, applied=1, staleness=0, lsn=4, last=True)"
+    assert repr(last) == (
+        "Settled(push=1, fragment=6, count=1, applied=1, staleness=0, lsn=4, last=True)"
+    )
     values = np.empty(LEN, "f4")
     store.read(values)
     np.testing.assert_array_equal(values, -0.5 * gradient)
-    assert store.applied(1) == (1, 4, 4)
+    assert store.applied(1) == (1, 1, 4)
     assert store.applied(2) is None
     again = feed(inlet, store, push(1, gradient))
     assert [event.applied for event in again if isinstance(event, _core.Settled)] == [0, 0]
-    stale = feed(inlet, store, push(5, gradient, np.array([1, 0, 0, 1], "u8")))
+    stale = feed(inlet, store, push(2, gradient, np.array([1, 0, 0, 1], "u8")))
     staleness = [event.staleness for event in stale if isinstance(event, _core.Settled)]
     assert staleness == [1, 0]
 
@@ -92,11 +104,12 @@ def test_a_refusal_names_record_code_and_place() -> None:
     gradient[[40, 50]] = np.nan
     _, _, refusal, last = feed(make_inlet(store), store, push(1, gradient))
     assert isinstance(refusal, _core.Refusal)
-    assert (refusal.seq, refusal.fragment, refusal.code) == (2, 1, _core.CODE_NON_FINITE)
+    assert (refusal.push, refusal.fragment) == (1, FIRST + 1)
+    assert refusal.code == _core.CODE_NON_FINITE
     assert (refusal.count, refusal.first_index) == (2, 8)
-    assert repr(refusal) == "Refusal(seq=2, fragment=1, code=1, count=2, first_index=8, norm=0)"
+    assert repr(refusal) == "Refusal(push=1, fragment=4, code=1, count=2, first_index=8, norm=0)"
     assert isinstance(last, _core.Settled)
-    assert (last.first_seq, last.count, last.last) == (3, 2, True)
+    assert (last.push, last.fragment, last.count, last.last) == (1, FIRST + 2, 2, True)
 
 
 def test_a_record_above_max_norm_is_refused_by_itself_and_measured() -> None:
@@ -105,13 +118,14 @@ def test_a_record_above_max_norm_is_refused_by_itself_and_measured() -> None:
     gradient[40] = 6.0
     _, first, refusal, last = feed(make_inlet(store), store, push(1, gradient))
     assert isinstance(refusal, _core.Refusal)
-    assert (refusal.seq, refusal.fragment, refusal.code) == (2, 1, _core.CODE_NORM)
+    assert (refusal.push, refusal.fragment) == (1, FIRST + 1)
+    assert refusal.code == _core.CODE_NORM
     assert (refusal.count, refusal.first_index) == (0, -1)
     assert refusal.norm == np.sqrt(31 + 36.0)
     assert isinstance(first, _core.Settled)
     assert isinstance(last, _core.Settled)
     assert (first.count, last.count) == (1, 2)
-    assert store.applied(1) == (1, 1, 3), "it is not remembered as done"
+    assert store.applied(1) == (1, 0, 3), "it is not remembered as done"
 
 
 def test_the_scratch_is_one_writable_buffer_that_outlives_its_inlet() -> None:
@@ -164,7 +178,9 @@ def test_limits_are_limited() -> None:
 
 
 def make_replica() -> tuple[_core.ReplicaInlet, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    inlet = _core.ReplicaInlet(len=LEN, fragment_len=FRAGMENT_LEN, control_size_max=256)
+    inlet = _core.ReplicaInlet(
+        len=LEN, fragment_len=FRAGMENT_LEN, first_fragment=FIRST, control_size_max=256
+    )
     values, versions = np.full(LEN, 7, "f4"), np.full(4, 99, "u8")
     inlet.set_target(values, versions)
     return inlet, values, versions
@@ -190,7 +206,7 @@ def receive(inlet: _core.ReplicaInlet, values: Any, data: bytes, size: int) -> l
 def test_a_fetch_lands_in_the_target(size: int) -> None:
     store = make_store()
     store.load(0, np.arange(LEN, dtype="f4"))
-    store.apply(2, np.ones(FRAGMENT_LEN, "f4"), 1)
+    store.apply(FIRST + 2, np.ones(FRAGMENT_LEN, "f4"), 1)
     buffers, _, count = store.parameter_frames(0, 0, 10**9)
     data = b"".join(bytes(memoryview(buffer)) for buffer in buffers)
     data += _core.encode_frame(kind=_core.KIND_FETCHED, seq=3, version=store.lsn, count=count)
@@ -205,12 +221,12 @@ def test_a_fetch_lands_in_the_target(size: int) -> None:
 
 def test_the_target_is_kept_and_can_be_replaced_between_fetches() -> None:
     inlet, values, _ = make_replica()
-    data = Frame(6, dtype=1, fragment=0, version=5, payload=bytes(128)).encode()
+    data = Frame(6, dtype=1, fragment=FIRST, version=5, payload=bytes(128)).encode()
     view = memoryview(inlet)
     view[:100] = data[:100]
     assert inlet.advance(100) is None
     assert inlet.window() == (1, 36, 128)
-    with pytest.raises(errors.LocalProtocolError, match="fragment 0 is landing"):
+    with pytest.raises(errors.LocalProtocolError, match="fragment 3 is landing"):
         inlet.set_target(np.zeros(LEN, "f4"), np.zeros(4, "u8"))
     values.data.cast("B")[36:128] = data[100:]
     assert inlet.advance(92) is None
@@ -234,8 +250,10 @@ def test_a_target_that_does_not_fit_is_refused() -> None:
 
 
 def test_parameters_without_a_target_are_not_asked_for() -> None:
-    inlet = _core.ReplicaInlet(len=LEN, fragment_len=FRAGMENT_LEN, control_size_max=256)
-    memoryview(inlet)[:64] = Frame(6, dtype=1, payload=bytes(128)).encode()[:64]
+    inlet = _core.ReplicaInlet(
+        len=LEN, fragment_len=FRAGMENT_LEN, first_fragment=FIRST, control_size_max=256
+    )
+    memoryview(inlet)[:64] = Frame(6, dtype=1, fragment=FIRST, payload=bytes(128)).encode()[:64]
     with pytest.raises(errors.RemoteProtocolError, match="no fetch is under way"):
         inlet.advance(64)
 

@@ -41,7 +41,10 @@ def test_every_name_of_the_stub_exists_and_no_other() -> None:
 
 
 def test_constants_agree_with_the_limits_and_have_distinct_numbers() -> None:
-    assert (_core.HEADER_SIZE, _core.SEQ_WINDOW) == (limits.HEADER_SIZE, limits.SEQ_WINDOW)
+    assert (_core.HEADER_SIZE, _core.PUSHES_OPEN_MAX) == (
+        limits.HEADER_SIZE,
+        limits.PUSHES_OPEN_MAX,
+    )
     for prefix, count in (("KIND_", 12), ("CODE_", 13), ("DTYPE_", 4)):
         numbers = [getattr(_core, name) for name in dir(_core) if name.startswith(prefix)]
         assert sorted(numbers) == list(range(1, count + 1))

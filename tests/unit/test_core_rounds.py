@@ -13,8 +13,8 @@ LEN, STRIPE_LEN, FRAGMENT_LEN = 40, 16, 32
 ONES = np.ones(FRAGMENT_LEN, "f4")
 
 
-def make_store(*, accumulates: bool = True) -> _core.Store:
-    return _core.Store(
+def make_store(*, accumulates: bool = True) -> _core.Shard:
+    return _core.Shard(
         len=LEN,
         stripe_len=STRIPE_LEN,
         fragment_len=FRAGMENT_LEN,
@@ -23,7 +23,7 @@ def make_store(*, accumulates: bool = True) -> _core.Store:
     )
 
 
-def read(store: _core.Store) -> np.ndarray[Any, Any]:
+def read(store: _core.Shard) -> np.ndarray[Any, Any]:
     values = np.empty(store.len, "f4")
     store.read(values)
     return values
@@ -112,7 +112,7 @@ def test_an_export_carries_open_rounds_samples_and_what_was_closed() -> None:
     old.apply(0, ONES, 1, round=4, weight=2.5, samples=8)
     values = read(old)
     new.load(0, values)
-    new.import_ledger(old.export_ledger())
+    new.import_state([old.export_state()])
     assert new.accumulated(0) == (4, 1, 2.5)
     for store in (old, new):
         with pytest.raises(errors.LocalProtocolError, match="at round 4"):
@@ -122,6 +122,6 @@ def test_an_export_carries_open_rounds_samples_and_what_was_closed() -> None:
         assert closed is not None
         assert (closed.lsn, closed.count, closed.samples) == (5, 2, 8)
     np.testing.assert_array_equal(read(new), read(old))
-    assert new.export_ledger() == old.export_ledger()
-    with pytest.raises(errors.CheckpointError, match="combined in rounds"):
-        make_store(accumulates=False).import_ledger(old.export_ledger())
+    assert new.export_state() == old.export_state()
+    with pytest.raises(errors.CheckpointError, match="combines records in rounds"):
+        make_store(accumulates=False).import_state([old.export_state()])

@@ -1,4 +1,4 @@
-"""Store and optimizer: geometry, loading, reading, applying, and their errors."""
+"""Shard and optimizer: geometry, loading, reading, applying, and their errors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SGD = [("sgd", {"lr": 0.5})]
 LEN, STRIPE_LEN, FRAGMENT_LEN = 100, 16, 32
 
 
-def make_store(parts: Any = SGD, **numbers: Any) -> _core.Store:
+def make_store(parts: Any = SGD, **numbers: Any) -> _core.Shard:
     """A small store, or one with other lengths."""
     lengths: dict[str, Any] = {
         "len": LEN,
         "stripe_len": STRIPE_LEN,
         "fragment_len": FRAGMENT_LEN,
     } | numbers
-    return _core.Store(**lengths, optimizer=_core.Optimizer(parts))
+    return _core.Shard(**lengths, optimizer=_core.Optimizer(parts))
 
 
-def read(store: _core.Store) -> np.ndarray[Any, Any]:
+def read(store: _core.Shard) -> np.ndarray[Any, Any]:
     values = np.empty(store.len, "f4")
     store.read(values)
     return values
@@ -197,38 +197,58 @@ def test_planes_travel_between_stores() -> None:
     np.testing.assert_array_equal(read(new), read(old))
     with pytest.raises(errors.ParameterError, match="plane 2"):
         new.read_plane(2, state)
-    with pytest.raises(errors.ParameterError, match="are not inside"):
-        new.read_plane(1, state[:50], LEN - 49)
-    with pytest.raises(errors.ParameterError, match="are not inside"):
-        new.load_plane(1, state[:50], LEN - 49)
+    some = np.empty(20, "f4")
+    new.read_plane(1, some, 20)
+    np.testing.assert_array_equal(some, state[20:40])
+    make_store(parts).load_plane(1, some, 80)
+    with pytest.raises(errors.ParameterError, match="elements 81 to 101"):
+        new.read_plane(1, some, 81)
+    with pytest.raises(errors.ParameterError, match="elements 81 to 101"):
+        new.load_plane(1, some, 81)
 
 
 def test_loading_after_the_first_record_is_too_late() -> None:
     store = make_store()
     store.apply(0, np.ones(FRAGMENT_LEN, "f4"), 1)
     values = np.zeros(LEN, "f4")
-    ledger = store.export_ledger()
+    state = store.export_state()
     with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
         store.load(0, values)
     with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
         store.load_plane(0, values)
     with pytest.raises(errors.LocalProtocolError, match="LSN 1"):
-        store.import_ledger(ledger)
+        store.import_state([state])
 
 
-def test_an_answer_about_a_run_costs_the_window_and_not_the_numbers_in_it() -> None:
-    store = make_store()
-    assert store.admit(1, 1, 1, 1000, 1) == "new"
-    for _ in range(200):  # four thousand million seqs each, were they walked
-        assert store.admit(1, 1, 1, 2**32 - 1, 2**40) == "unknown"
-        assert store.admit(1, 1, 1, 2**32 - 1, 1001) == "window"
-        assert store.admit(1, 1, 2**64 - 1, 2**32 - 1, 1) == "window"
-    assert store.applied(1) == (1, 1000, 0)
-    for _ in range(4000):
-        floor = store.applied(1)[1]  # type: ignore[index]
-        assert store.admit(1, 1, floor + 1, 1023, floor + 1) == "new"
-        assert store.admit(1, 1, 1, floor + 1023, floor + 1024) == "done"
-    assert floor > 4_000_000
+def test_an_answer_about_a_run_costs_the_fragments_here_and_not_the_numbers_in_it() -> None:
+    store = make_store(first_fragment=7)
+    assert store.admit(1, 1, 1, 7, 4, 1) == "new"
+    for _ in range(200):  # four thousand million fragments each, were they walked
+        assert store.admit(1, 1, 1, 7, 2**32 - 1, 2**40) == "unknown"
+        assert store.admit(1, 1, 1, 7, 2**32 - 1, 2) == "elsewhere"
+        assert store.admit(1, 1, 1, 2**32 - 1, 2**32 - 1, 1) == "elsewhere"
+    assert store.applied(1) == (1, 1, 0)
+    far = 2**62
+    assert store.admit(1, 1, far, 7, 4, 1) == "new"
+    assert store.admit(1, 1, far, 7, 4, far + 1) == "done"
+    assert store.applied(1) == (1, far, 0)
+
+
+def test_fragments_have_the_numbers_of_the_layout() -> None:
+    store = make_store(first_fragment=7)
+    assert (store.first_fragment, store.fragments) == (7, 4)
+    store.apply(9, np.ones(FRAGMENT_LEN, "f4"), 1)
+    assert [store.version(fragment) for fragment in range(7, 11)] == [0, 0, 1, 0]
+    np.testing.assert_array_equal(np.flatnonzero(read(store)), np.arange(64, 96))
+    for cursor in (0, 7, 8):
+        buffers, cursor, count = store.parameter_frames(1 - 1, cursor, 10**6)
+        frames = _core.scan_frames(b"".join(bytes(memoryview(b)) for b in buffers))
+        assert [frame.fragment for frame in frames] == list(range(11))[-count:]
+        assert cursor == 11
+    with pytest.raises(errors.ParameterError, match="fragment must be one of the shard's"):
+        store.version(0)
+    with pytest.raises(errors.ConfigError, match="beyond 32 bits"):
+        make_store(first_fragment=2**32 - 2)
 
 
 def test_parameter_frames_are_pinned_buffers_of_one_moment() -> None:

@@ -102,43 +102,63 @@ def test_gradients_of_other_names_are_named() -> None:
 
 
 @given(length=st.integers(1, 3_000_000), shards=st.integers(1, 24))
-def test_partition_covers_everything_once_in_whole_balanced_stripes(
+def test_partition_covers_everything_once_in_whole_balanced_fragments(
     length: int, shards: int
 ) -> None:
-    if -(-length // limits.STRIPE_LEN_MIN) < shards:
+    if -(-length // limits.FRAGMENT_LEN_MIN) < shards:
         with pytest.raises(ConfigError, match=f"{shards} shards"):
             partition(length, shards)
         return
     cut = partition(length, shards)
     assert cut.starts[0] == 0
     assert sum(cut.lens) == length
+    fragments = [fragment for shard in range(shards) for fragment in cut.fragments(shard)]
+    assert fragments == list(range(-(-length // cut.fragment_len)))
     for start, size, after in zip(cut.starts, cut.lens, (*cut.starts[1:], length), strict=True):
         assert size > 0
         assert start + size == after
-        assert start % cut.stripe_len == 0
-    stripes = [-(-size // cut.stripe_len) for size in cut.lens]
-    assert max(stripes) - min(stripes) <= 1
+        assert start % cut.fragment_len == 0
+    counts = [len(cut.fragments(shard)) for shard in range(shards)]
+    assert max(counts) - min(counts) <= 1
     assert cut.fragment_len % cut.stripe_len == 0
     assert cut.fragment_len * 4 <= limits.FRAGMENT_SIZE
-    if length >= shards * limits.STRIPES_PER_SHARD_WANTED * limits.STRIPE_LEN_MIN:
-        assert max(cut.lens) <= 1.125 * length / shards + cut.stripe_len
+    if cut.fragment_len > limits.FRAGMENT_LEN_MIN:
+        assert min(counts) >= limits.FRAGMENTS_PER_SHARD_WANTED
+        assert max(cut.lens) <= 1.25 * length / shards + cut.fragment_len
 
 
-def test_more_shards_than_stripes_says_how_many_would_do() -> None:
-    with pytest.raises(ConfigError, match=r"3 shards, but 20 parameters fill only 2 stripes"):
+def test_large_models_have_fragments_of_full_size_and_a_given_length_is_kept() -> None:
+    for shards in (1, 4, 100):
+        cut = partition(42_000_000, shards)
+        assert (cut.stripe_len, cut.fragment_len) == (16_384, 65_536)
+    small = partition(5000, 2)
+    assert (small.fragment_len, small.stripe_len) == (512, 512)
+    cut = partition(5000, 5, fragment_len=small.fragment_len)
+    assert cut.fragment_len == 512
+    assert [cut.fragments(shard) for shard in range(5)] == [
+        range(0, 2), range(2, 4), range(4, 6), range(6, 8), range(8, 10)
+    ]  # fmt: skip
+
+
+def test_more_shards_than_fragments_says_how_many_would_do() -> None:
+    with pytest.raises(ConfigError, match=r"3 shards, but 20 parameters fill only 2 fragments"):
         partition(20, 3)
+    with pytest.raises(ConfigError, match=r"11 shards, .* use at most 10 shards"):
+        partition(5000, 11, fragment_len=512)
     with pytest.raises(ConfigError, match="at least 1"):
         partition(20, 0)
 
 
-def test_a_shard_map_with_a_hole_is_refused() -> None:
+def test_a_shard_map_with_a_hole_or_a_cut_fragment_is_refused() -> None:
     good = [
         ShardEntry(index=1, url="b", start=32, len=8),
         ShardEntry(index=0, url="a", start=0, len=32),
     ]
-    assert partition_of(good, 16, 64).lens == (32, 8)
+    assert partition_of(good, 16, 32).lens == (32, 8)
     with pytest.raises(ConfigError, match="element 32"):
-        partition_of([good[1], ShardEntry(index=1, url="b", start=48, len=8)], 16, 64)
+        partition_of([good[1], ShardEntry(index=1, url="b", start=48, len=8)], 16, 16)
+    with pytest.raises(ConfigError, match="cut at element 32, within a fragment of 64"):
+        partition_of(good, 16, 64)
 
 
 def test_raw_gives_the_bytes_themselves() -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from pydownpour.replica.pushes import Base, Part, Push
 
 
-def make_part(count: int, first_seq: int = 11) -> Part:
+def make_part(count: int) -> Part:
+    """A push's records at a shard that owns the fragments from 11 on."""
     push = Push(1, np.zeros(4, np.float32), memoryview(b""), Base(rounds=(4,)), 1, 1, 0.0)
-    return Part(push, first_seq, count, memoryview(b""))
+    return Part(push, range(11, 11 + count))
 
 
 def runs(part: Part) -> Iterator[tuple[int, int]]:
@@ -27,12 +28,13 @@ def runs(part: Part) -> Iterator[tuple[int, int]]:
 )
 def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) -> None:
     part, model = make_part(count), set(range(11, 11 + count))
-    for seq, length in answers:
-        expected = model & set(range(seq, seq + length))
-        assert part.settle(seq, length) == len(expected)
+    for fragment, length in answers:
+        expected = model & set(range(fragment, fragment + length))
+        assert part.settle(fragment, length) == len(expected)
         model -= expected
         assert part.open == len(model)
-        assert part.first_open == (min(model) - 11 if model else count)
+        settled = {fragment for fragment in range(11, 11 + count) if part.is_settled(fragment)}
+        assert settled == set(range(11, 11 + count)) - model
 
 
 @given(
@@ -45,16 +47,17 @@ def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) 
     ),
 )
 def test_what_is_to_be_sent_agrees_with_sets(count: int, steps: list[tuple[str, int, int]]) -> None:
-    part, first = make_part(count), 11
-    to_send, on_way = set(range(count)), set[int]()
+    part, all_of_it = make_part(count), set(range(11, 11 + count))
+    to_send, on_way = set(all_of_it), set[int]()
     for what, index, length in steps:
-        some = set(range(index, index + length)) & set(range(count))
+        fragment = 11 + index
+        some = set(range(fragment, fragment + length)) & all_of_it
         if what == "settle":
-            part.settle(first + index, length)
+            part.settle(fragment, length)
             to_send -= some
             on_way -= some
         elif what == "again":
-            part.take_back(first + index, length)
+            part.take_back(fragment, length)
             to_send |= some & on_way
             on_way -= some
         elif (run := part.next_run()) is not None:
@@ -69,32 +72,32 @@ def test_what_is_to_be_sent_agrees_with_sets(count: int, steps: list[tuple[str, 
 
 def test_a_new_connection_sends_again_what_has_no_answer_and_nothing_else() -> None:
     part = make_part(6)
-    assert list(runs(part)) == [(0, 6)]
+    assert list(runs(part)) == [(11, 6)]
     part.settle(11, 2)
     part.settle(14, 1)
     assert part.sent == 6
     part.rewind()
-    assert list(runs(part)) == [(2, 1), (4, 2)]
+    assert list(runs(part)) == [(13, 1), (15, 2)]
     notice = part.notice(13, shard=0)
-    assert (notice.first_incomplete, notice.round) == (13, 4)
+    assert (notice.first_open, notice.round) == (13, 4)
 
 
 def test_a_record_that_was_turned_down_is_sent_again_and_no_other() -> None:
     part = make_part(6)
-    part.send(0, 4)
+    part.send(11, 4)
     part.take_back(12, 2)
     part.take_back(15, 2)  # not sent yet: nothing changes
-    assert list(runs(part)) == [(1, 2), (4, 2)]
+    assert list(runs(part)) == [(12, 2), (15, 2)]
 
 
 def test_only_a_record_that_was_sent_before_can_be_a_duplicate() -> None:
     part = make_part(6)
-    part.send(0, 4)
+    part.send(11, 4)
     part.settle(11, 1)
     assert part.in_doubt(11, 6) == 0
     part.rewind()
     assert part.in_doubt(11, 6) == 3, "12, 13 and 14 may have been applied"
-    assert list(runs(part)) == [(1, 5)]
+    assert list(runs(part)) == [(12, 5)]
     assert (part.in_doubt(11, 1), part.in_doubt(12, 3), part.in_doubt(15, 2)) == (0, 3, 0)
     part.rewind()
     assert part.in_doubt(11, 6) == 5

@@ -50,4 +50,4 @@ def test_connections_of_a_large_shard_are_bounded_by_their_memory() -> None:
 def test_a_small_shard_has_room_for_as_many_as_may_connect() -> None:
     small = shard(1000)
     inlets = [small.inlet() for _ in range(limits.CONNECTIONS_MAX)]
-    assert small.reserved_bytes == len(inlets) * 8000
+    assert small.reserved_bytes == len(inlets) * small.assigned.fragment_len * 8

@@ -18,14 +18,14 @@ from tests.fakes.policies import EveryFew
 LEN, FRAGMENT_LEN = 64, 32
 
 
-def store_of(lr: float = 1.0, size: int = LEN) -> _core.Store:
+def store_of(lr: float = 1.0, size: int = LEN) -> _core.Shard:
     sgd = _core.Optimizer([("sgd", {"lr": lr})])
-    return _core.Store(
+    return _core.Shard(
         len=size, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=sgd, accumulates=True
     )
 
 
-def rounds_of(policy: HardSync | EveryFew) -> tuple[Rounds, _core.Store]:
+def rounds_of(policy: HardSync | EveryFew) -> tuple[Rounds, _core.Shard]:
     store = store_of()
     return Rounds(policy.shard(), store), store
 
@@ -34,7 +34,7 @@ def live(version: int, *ranges: tuple[int, int], next_id: int = 9) -> LiveIds:
     return LiveIds(version=version, next=next_id, ranges=list(ranges))
 
 
-def give(rounds: Rounds, store: _core.Store, replica: int, value: float = -1.0) -> None:
+def give(rounds: Rounds, store: _core.Shard, replica: int, value: float = -1.0) -> None:
     """A push of one value arrives, whole."""
     push = PushInfo(replica, 1, 4, 1.0, rounds.round)
     rounds.announced(push)
@@ -44,7 +44,7 @@ def give(rounds: Rounds, store: _core.Store, replica: int, value: float = -1.0) 
     rounds.arrived(push)
 
 
-def values(store: _core.Store) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def values(store: _core.Shard) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     read = np.empty(LEN, np.float32)
     store.read(read)
     return read

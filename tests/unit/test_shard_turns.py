@@ -26,6 +26,8 @@ from tests.fakes.serving import HEAD, Serving, serving
 from tests.unit.test_shard_memory import shard as make_shard
 
 LENGTH = 1000
+FRAGMENT_LEN, FRAGMENTS = 256, 4
+"""As a layout of so few elements is cut."""
 F32 = 1
 
 
@@ -142,22 +144,28 @@ def large() -> Iterator[Served]:
     yield from served_shard(1 << 20)
 
 
-def announcement(seq: int, count: int = 1, replica: int = 1) -> bytes:
-    notice = frames.PushNotice(first_incomplete=1, clock=1, samples=1, norm=math.inf)
-    return frames.push(replica=replica, incarnation=1, seq=seq, count=count, notice=notice)
+def announcement(number: int, count: int = 1, replica: int = 1, *, first_open: int = 1) -> bytes:
+    notice = frames.PushNotice(first_open=first_open, clock=1, samples=1, norm=math.inf)
+    return frames.push(
+        replica=replica, incarnation=1, push=number, fragment=0, count=count, notice=notice
+    )
 
 
-def push(seq: int) -> bytes:
-    record = _core.encode_frame(
-        kind=Kind.FRAGMENT, dtype=F32, replica=1, incarnation=1, fragment=0, seq=seq,
-        payload=np.full(LENGTH, -1.0, np.float32),
-    )  # fmt: skip
-    return announcement(seq) + record
+def push(number: int) -> bytes:
+    values = np.full(LENGTH, -1.0, np.float32)
+    records = [
+        _core.encode_frame(
+            kind=Kind.FRAGMENT, dtype=F32, replica=1, incarnation=1, fragment=fragment, seq=number,
+            payload=values[FRAGMENT_LEN * fragment : FRAGMENT_LEN * (fragment + 1)],
+        )
+        for fragment in range(FRAGMENTS)
+    ]  # fmt: skip
+    return announcement(number, FRAGMENTS) + b"".join(records)
 
 
 def beyond(count: int, replica: int = 1) -> bytes:
-    """Announcements beyond the window of records: each is refused, in words."""
-    return announcement(10**6, 0, replica) * count
+    """Announcements that call pushes settled which nobody made: each is refused, in words."""
+    return announcement(10**6, 0, replica, first_open=10**6) * count
 
 
 def kinds(end: End) -> list[Kind]:
@@ -206,7 +214,7 @@ def test_pushes_that_wait_for_another_turn_are_applied_once_each_and_in_order(
     served.net.say(end, *(data[a:b] for a, b in itertools.pairwise([0, *cuts, len(data)])))
     served.net.wait(1.0)
     assert kinds(end) == [Kind.ACK] * 500
-    assert served.shard.store.lsn == served.shard.pushes == 500
+    assert (served.shard.store.lsn, served.shard.pushes) == (500 * FRAGMENTS, 500)
     values = np.empty(LENGTH, np.float32)
     served.shard.store.read(values)
     assert (values == 500.0).all()

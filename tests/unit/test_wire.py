@@ -55,17 +55,20 @@ def test_an_answer_that_is_not_ours_is_told_apart() -> None:
 
 
 def test_push_announcement_round_trips() -> None:
-    notice = PushNotice(first_incomplete=7, clock=2**40, samples=128, norm=1.5)
-    data = frames.push(replica=3, incarnation=2, seq=9, count=5, notice=notice, continues=True)
+    notice = PushNotice(first_open=7, clock=2**40, samples=128, norm=1.5)
+    data = frames.push(
+        replica=3, incarnation=2, push=9, fragment=4, count=5, notice=notice, continues=True
+    )
     (frame,) = _core.scan_frames(data)
-    assert (frame.kind, frame.seq, frame.count) == (Kind.PUSH, 9, 5)
+    assert (frame.kind, frame.seq, frame.fragment, frame.count) == (Kind.PUSH, 9, 4, 5)
     assert frame.flags == frames.PUSH_CONTINUES
     assert frames.push_notice(frame) == notice
 
 
 @pytest.mark.parametrize("norm", [math.inf, math.nan, 1e300])
 def test_a_norm_beyond_float32_travels_as_infinity(norm: float) -> None:
-    data = frames.push(replica=1, incarnation=1, seq=1, count=1, notice=PushNotice(1, 1, 1, norm))
+    notice = PushNotice(1, 1, 1, norm)
+    data = frames.push(replica=1, incarnation=1, push=1, fragment=0, count=1, notice=notice)
     assert frames.push_notice(_core.scan_frames(data)[0]).norm == math.inf
 
 
@@ -89,10 +92,26 @@ def test_a_push_notice_with_numbers_nobody_can_mean_is_refused(
         frames.push_notice(frame)
 
 
+def test_a_receipt_may_have_more_to_say_and_never_less() -> None:
+    fields = {"kind": Kind.ACK, "count": 3}
+    (frame,) = _core.scan_frames(
+        _core.encode_frame(**fields, payload=frames.RECEIPT.pack(2, 7) + b"more")
+    )
+    assert frames.receipt(frame) == frames.Receipt(applied=2, staleness=7)
+    for payload, words in (
+        (frames.RECEIPT.pack(2, 7)[:-1], "ACK payload of 15 bytes"),
+        (frames.RECEIPT.pack(4, 0), "ACK of 3 records, of which 4"),
+    ):
+        (frame,) = _core.scan_frames(_core.encode_frame(**fields, payload=payload))
+        with pytest.raises(RemoteProtocolError, match=words):
+            frames.receipt(frame)
+
+
 def test_refusals_carry_words_and_become_errors() -> None:
-    data = frames.refuse(seq=4, count=2, code=Code.NON_FINITE, words="NaN in w", fragment=1)
+    data = frames.refuse(push=4, fragment=6, count=2, code=Code.NON_FINITE, words="NaN in w")
     (frame,) = _core.scan_frames(data)
-    assert (frame.kind, frame.seq, frame.count, frame.aux) == (Kind.REFUSE, 4, 2, 1)
+    assert (frame.kind, frame.seq, frame.fragment, frame.count) == (Kind.REFUSE, 4, 6, 2)
+    assert frame.aux == Code.NON_FINITE
     assert frame.payload == b"NaN in w"
     assert isinstance(frames.refusal_error(Code.FENCED, "x"), errors.Fenced)
     assert isinstance(frames.refusal_error(Code.UNKNOWN, "x"), errors.JobFailed)

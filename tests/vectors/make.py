@@ -18,7 +18,7 @@ U32, U64 = 2**32 - 1, 2**64 - 1
 
 FRAMES = [
     Frame(
-        1, replica=3, incarnation=2, seq=41, count=4, aux=0x3F800000,
+        1, replica=3, incarnation=2, seq=41, fragment=6, count=4, aux=0x3F800000,
         payload=struct.pack("<QQQ", 41, 17, 256),
     ),
     Frame(
@@ -28,7 +28,10 @@ FRAMES = [
     Frame(2, dtype=2, replica=3, incarnation=2, seq=42, payload=struct.pack("<2d", 1.0, -2.0)),
     Frame(2, dtype=3, replica=3, incarnation=2, seq=43, payload=struct.pack("<3e", 1, 2, 0.1)),
     Frame(2, dtype=4, replica=3, incarnation=2, seq=44, payload=bytes.fromhex("803f00c0")),
-    Frame(3, flags=1, replica=3, incarnation=2, seq=41, count=4, version=99, aux=5, fragment=4),
+    Frame(
+        3, flags=1, replica=3, incarnation=2, seq=41, fragment=6, count=4, version=99,
+        payload=struct.pack("<QQ", 3, 5),
+    ),
     Frame(4, seq=41, count=1, aux=1, fragment=7, payload=b"2 non-finite elements"),
     Frame(5, seq=8, version=90),
     Frame(6, dtype=1, fragment=7, version=13, seq=97, payload=struct.pack("<2f", 0.25, -0.0)),

@@ -64,12 +64,12 @@ class Mark:
 
     element: int
     part: Part
-    record: int
+    fragment: int
 
     @property
     def is_settled(self) -> bool:
         """The replica was told that the record is applied."""
-        return self.part.is_settled(self.record)
+        return self.part.is_settled(self.fragment)
 
 
 @final
@@ -192,7 +192,7 @@ class Oracle:
             start, stop = link.entry.start, link.entry.start + link.entry.len
             is_late = self._fences.get((link.entry.index, life.replica), 0) > life.incarnation
             for e in map(int, places[(places >= start) & (places < stop)]):
-                one.marks.append(Mark(e, part, (e - start) // link.fragment_len))
+                one.marks.append(Mark(e, part, e // link.fragment_len))
                 users = self._by_element.setdefault(e, [])
                 users.append(one)
                 if is_late and len(users) == 1:
@@ -264,9 +264,10 @@ def read(shard: Shard) -> NDArray[np.float32]:
     shard.store.read(values)
     if shard.store.accumulates:
         size = shard.assigned.fragment_len
-        for fragment in range(shard.store.fragments):
-            part = values[fragment * size : (fragment + 1) * size]
+        first = shard.store.first_fragment
+        for place in range(shard.store.fragments):
+            part = values[place * size : (place + 1) * size]
             added = np.empty_like(part)
-            shard.store.read_accumulated(fragment, added)
+            shard.store.read_accumulated(first + place, added)
             part -= added
     return values

@@ -44,7 +44,7 @@ from pydownpour.wire.messages import (
 NAME: Final = "hostile"
 """Its host's and its own."""
 FAR: Final = 1 << 62
-"""A record that nobody will ever send."""
+"""A push that nobody will ever make."""
 LAST_LIFE: Final = 0xFFFF_FFFF
 
 
@@ -95,14 +95,19 @@ class Peer:
 
 
 async def settle_for_another(peer: Peer) -> None:
-    """Announcements that call the victim's records settled, far ahead or a little."""
+    """Announcements that call the victim's pushes settled, far ahead or a little."""
     for life in peer.lives[: peer.rng.randint(1, 3)]:
-        for seq in (600, FAR):
-            notice = frames.PushNotice(first_incomplete=seq, clock=1, samples=1, norm=1.0)
-            body = frames.push(
-                replica=peer.victim.id, incarnation=life, seq=seq, count=1, notice=notice
-            )
+        for push in (600, FAR):
+            notice = frames.PushNotice(first_open=push, clock=1, samples=1, norm=1.0)
             for shard in peer.joined.shard_map.entries:
+                body = frames.push(
+                    replica=peer.victim.id,
+                    incarnation=life,
+                    push=push,
+                    fragment=shard.start // peer.joined.fragment_len,
+                    count=1,
+                    notice=notice,
+                )
                 async with Client(shard.url, access=peer.access) as client:
                     with contextlib.suppress(DownpourError):
                         await client.exchange(
@@ -181,14 +186,20 @@ async def lie(peer: Peer) -> None:
         headers[messages.HEADER_REPLICA] = str(me.replica)
         values = np.full(min(me.fragment_len, shard.len), -2 * max(1.0, most), np.float32)
         body = b""
-        for seq, norm in ((1, most), (2, 2 * most)):
-            notice = frames.PushNotice(first_incomplete=1, clock=1, samples=1, norm=norm)
+        first = shard.start // me.fragment_len
+        for push, norm in ((1, most), (2, 2 * most)):
+            notice = frames.PushNotice(first_open=1, clock=1, samples=1, norm=norm)
             body += frames.push(
-                replica=me.replica, incarnation=me.incarnation, seq=seq, count=1, notice=notice
+                replica=me.replica,
+                incarnation=me.incarnation,
+                push=push,
+                fragment=first,
+                count=1,
+                notice=notice,
             )
             body += _core.encode_frame(
                 kind=frames.Kind.FRAGMENT, dtype=1, replica=me.replica, incarnation=me.incarnation,
-                seq=seq, payload=values,
+                seq=push, fragment=first, payload=values,
             )  # fmt: skip
         async with Client(shard.url, access=peer.access) as client:
             with contextlib.suppress(DownpourError):

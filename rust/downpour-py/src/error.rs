@@ -4,7 +4,7 @@
 //! imported before, and without, the rest of the package.
 
 use downpour::codec::CodecError;
-use downpour::dedupe::LedgerError;
+use downpour::dedupe::StateError;
 use downpour::frame::{Fault, ProtocolError, RunError};
 use downpour::inlet::{InletError, Misuse};
 use downpour::kernel::KernelError;
@@ -45,7 +45,7 @@ pub enum Failure {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Ledger(LedgerError),
+    State(StateError),
     #[error(transparent)]
     Optimizer(#[from] OptimizerError),
     #[error(transparent)]
@@ -99,7 +99,7 @@ impl From<CloseError> for Failure {
 impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
         match error {
-            ImportError::Ledger(error) => Self::Ledger(error),
+            ImportError::State(error) => Self::State(error),
             ImportError::Store(error) => Self::Store(error),
         }
     }
@@ -131,7 +131,7 @@ impl Failure {
             }
             Self::Close(_) => ("ParameterError", vec![]),
             Self::Store(error) => store_class(error),
-            Self::Ledger(_) => ("CheckpointError", vec![]),
+            Self::State(_) => ("CheckpointError", vec![]),
             Self::Codec(error) => codec_class(error),
             Self::Optimizer(_) | Self::MaxNorm(_) | Self::Simd { .. } => ("ConfigError", vec![]),
             Self::Poisoned | Self::Panic(_) => ("InternalError", vec![]),
@@ -212,7 +212,7 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Misuse(Misuse::Admission(AdmissionError::Weight { weight: 0.0 })),
         Failure::Admission(AdmissionError::Power { power: -1.0, power_max: 8.0 }),
         Failure::Encode(Fault::Kind { found: 99 }),
-        Failure::Run(RunError::Seqs { first_seq: 0, count: 1 }),
+        Failure::Run(RunError::Push { push: 0 }),
         Failure::Apply(ApplyError::NonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::ResultNonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::Norm { norm: 2.5, norm_max: 1.0 }),
@@ -230,7 +230,7 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Store(StoreError::Plane { plane: 3, last: 1 }),
         Failure::Store(StoreError::Memory { bytes: 1 << 50 }),
         Failure::Store(StoreError::Lsn { fragment: 1, fragment_lsn: 9, lsn: 3 }),
-        Failure::Ledger(LedgerError::Version { found: 9, expected: 1 }),
+        Failure::State(StateError::Version { found: 9, expected: 1 }),
         Failure::Optimizer(OptimizerError::Empty { known: "sgd".into() }),
         Failure::Codec(CodecError::Unknown { name: "gzip".into(), known: "int8".into() }),
         Failure::Codec(CodecError::Length { codec: "int8", size: 3, len: 4, expected: 8 }),

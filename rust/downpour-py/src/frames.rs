@@ -125,10 +125,10 @@ pub fn encode_frame(
     })
 }
 
-/// Headers of kind FRAGMENT for consecutive fragments of the shard-wide values.
+/// Headers of kind FRAGMENT for consecutive fragments of the layout's values.
 #[pyfunction]
 #[pyo3(signature = (values, dtype, *, fragment_len, first_fragment, count, replica, incarnation,
-    first_seq, versions))]
+    push, versions))]
 #[allow(clippy::too_many_arguments, reason = "what a run of headers says, by keyword")]
 pub fn fragment_headers(
     py: Python<'_>,
@@ -139,20 +139,13 @@ pub fn fragment_headers(
     count: usize,
     replica: u32,
     incarnation: u32,
-    first_seq: u64,
+    push: u64,
     versions: Input,
 ) -> PyResult<Bound<'_, PyBytes>> {
     let headers = enter(py, values.bytes().len(), || {
         let dtype = self::dtype(dtype)?;
-        let run = FragmentRun {
-            dtype,
-            fragment_len,
-            first_fragment,
-            count,
-            replica,
-            incarnation,
-            first_seq,
-        };
+        let run =
+            FragmentRun { dtype, fragment_len, first_fragment, count, replica, incarnation, push };
         Ok(run.headers(values.bytes(), versions.elements()?)?)
     })?;
     Ok(PyBytes::new(py, &headers))

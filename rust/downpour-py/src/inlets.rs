@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use downpour::inlet::{self, Event, Landing, Target};
-use downpour::shard::Shard;
 use downpour::store::{Admission, Round};
 use pyo3::prelude::*;
 
@@ -11,12 +10,13 @@ use crate::buffer::{Output, Receiver};
 use crate::door::enter;
 use crate::error::Failure;
 use crate::frames::Frame;
-use crate::store::Store;
+use crate::shard::Shard;
 
-/// Records of the current push have a definite answer.
+/// Records of a push have a definite answer.
 #[pyclass(frozen, get_all, module = "pydownpour._core")]
 pub struct Settled {
-    first_seq: u64,
+    push: u64,
+    fragment: u32,
     count: u32,
     applied: u32,
     staleness: u64,
@@ -27,10 +27,10 @@ pub struct Settled {
 #[pymethods]
 impl Settled {
     fn __repr__(&self) -> String {
-        let Self { first_seq, count, applied, staleness, lsn, last } = self;
+        let Self { push, fragment, count, applied, staleness, lsn, last } = self;
         let last = if *last { "True" } else { "False" };
         format!(
-            "Settled(first_seq={first_seq}, count={count}, applied={applied}, \
+            "Settled(push={push}, fragment={fragment}, count={count}, applied={applied}, \
              staleness={staleness}, lsn={lsn}, last={last})"
         )
     }
@@ -39,7 +39,7 @@ impl Settled {
 /// One record was refused; nothing of it was applied.
 #[pyclass(frozen, get_all, module = "pydownpour._core")]
 pub struct Refusal {
-    seq: u64,
+    push: u64,
     fragment: u32,
     code: u32,
     count: u64,
@@ -50,9 +50,9 @@ pub struct Refusal {
 #[pymethods]
 impl Refusal {
     fn __repr__(&self) -> String {
-        let Self { seq, fragment, code, count, first_index, norm } = self;
+        let Self { push, fragment, code, count, first_index, norm } = self;
         format!(
-            "Refusal(seq={seq}, fragment={fragment}, code={code}, count={count}, \
+            "Refusal(push={push}, fragment={fragment}, code={code}, count={count}, \
              first_index={first_index}, norm={norm})"
         )
     }
@@ -61,32 +61,33 @@ impl Refusal {
 fn event(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
     Ok(match event {
         Event::Frame(frame) => Bound::new(py, Frame::received(py, &frame))?.into_any(),
-        Event::Settled(inlet::Settled { first_seq, count, applied, staleness, lsn, last }) => {
-            Bound::new(py, Settled { first_seq, count, applied, staleness, lsn, last })?.into_any()
+        Event::Settled(inlet::Settled { push, fragment, count, applied, staleness, lsn, last }) => {
+            Bound::new(py, Settled { push, fragment, count, applied, staleness, lsn, last })?
+                .into_any()
         }
-        Event::Refusal(inlet::Refusal { seq, fragment, code, count, first_index, norm }) => {
+        Event::Refusal(inlet::Refusal { push, fragment, code, count, first_index, norm }) => {
             let first_index =
                 first_index.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX));
             let code = code.number();
-            Bound::new(py, Refusal { seq, fragment, code, count, first_index, norm })?.into_any()
+            Bound::new(py, Refusal { push, fragment, code, count, first_index, norm })?.into_any()
         }
     })
 }
 
-/// Bytes of one upgraded stream into a shard's store.
+/// Bytes of one upgraded stream into a shard.
 #[pyclass(frozen, module = "pydownpour._core")]
 pub struct ShardInlet {
     pub receiver: Receiver<inlet::ShardInlet>,
-    shard: Arc<Shard>,
+    shard: Arc<downpour::shard::Shard>,
 }
 
 #[pymethods]
 impl ShardInlet {
     #[new]
-    #[pyo3(signature = (store, *, payload_size_max, control_size_max, ack_every))]
+    #[pyo3(signature = (shard, *, payload_size_max, control_size_max, ack_every))]
     fn new(
         py: Python<'_>,
-        store: &Store,
+        shard: &Shard,
         payload_size_max: usize,
         control_size_max: usize,
         ack_every: u32,
@@ -96,7 +97,7 @@ impl ShardInlet {
             limit("control_size_max", control_size_max)?;
             let inlet = inlet::ShardInlet::new(payload_size_max, control_size_max, ack_every);
             let size = inlet.scratch_size();
-            Ok(Self { receiver: Receiver::new(inlet, size), shard: Arc::clone(&store.shard) })
+            Ok(Self { receiver: Receiver::new(inlet, size), shard: Arc::clone(&shard.shard) })
         })
     }
 
@@ -178,11 +179,12 @@ pub struct ReplicaInlet {
 #[pymethods]
 impl ReplicaInlet {
     #[new]
-    #[pyo3(signature = (*, len, fragment_len, control_size_max))]
+    #[pyo3(signature = (*, len, fragment_len, first_fragment = 0, control_size_max))]
     fn new(
         py: Python<'_>,
         len: usize,
         fragment_len: usize,
+        first_fragment: u32,
         control_size_max: usize,
     ) -> PyResult<Self> {
         enter(py, 0, || {
@@ -192,7 +194,8 @@ impl ReplicaInlet {
                 }
             }
             limit("control_size_max", control_size_max)?;
-            let inlet = inlet::ReplicaInlet::new(len, fragment_len, control_size_max);
+            let inlet =
+                inlet::ReplicaInlet::new(len, fragment_len, first_fragment, control_size_max);
             let size = inlet.scratch_size();
             Ok(Self { receiver: Receiver::new(inlet, size), held: Mutex::new(None) })
         })

@@ -13,7 +13,7 @@ mod frames;
 mod inlets;
 mod numbers;
 mod push;
-mod store;
+mod shard;
 
 use pyo3::prelude::*;
 
@@ -39,14 +39,14 @@ mod _core {
     #[pymodule_export]
     use super::push::{Arrays, Encoded, Gather};
     #[pymodule_export]
-    use super::store::{Closed, Optimizer, Store};
+    use super::shard::{Closed, Optimizer, Shard};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("HEADER_SIZE", frame::HEADER_SIZE)?;
         module.add("WIRE_VERSION", frame::WIRE_VERSION)?;
-        module.add("SEQ_WINDOW", dedupe::WINDOW)?;
+        module.add("PUSHES_OPEN_MAX", dedupe::PUSHES_OPEN_MAX)?;
         module.add("FLAG_PUSH_COMPLETE", frame::FLAG_PUSH_COMPLETE)?;
         for kind in Kind::ALL {
             module.add(format!("KIND_{}", kind.name()).as_str(), kind as u8)?;

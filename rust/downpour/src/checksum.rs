@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), the checksum of every frame and of every exported ledger.
+//! CRC-32C (Castagnoli), the checksum of every frame and of every exported state.
 //!
 //! One function over bytes, one that continues, and a [`Combiner`] that joins the checksums of
 //! two neighbouring runs without touching their bytes again: the store keeps one checksum per

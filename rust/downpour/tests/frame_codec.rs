@@ -96,7 +96,7 @@ fn forged(kind: Kind, at: usize, value: u8) -> Result<Header, Fault> {
 fn a_lying_header_is_named() {
     assert!(matches!(forged(Kind::Ping, 3, b'2'), Err(Fault::Magic { .. })));
     assert_eq!(forged(Kind::Ping, 4, 2), Err(Fault::WireVersion { found: 2, expected: 1 }));
-    for number in [0, 12, 255] {
+    for number in [0, 13, 255] {
         assert_eq!(forged(Kind::Ping, 5, number), Err(Fault::Kind { found: number }));
     }
     let kind = Kind::Ping;
@@ -125,7 +125,7 @@ fn a_huge_length_is_refused_before_anything_else() {
 
 #[test]
 fn an_announcement_is_exactly_three_numbers() {
-    let announcement = Announcement { first_incomplete: 1, clock: u64::MAX, samples: 256 };
+    let announcement = Announcement { first_open: 1, clock: u64::MAX, samples: 256 };
     let bytes = announcement.encode();
     assert_eq!(Announcement::decode(&bytes), Ok(announcement));
     for wrong in [&bytes[..23], &[&bytes[..], &[0]].concat()] {
@@ -140,7 +140,7 @@ const RUN: FragmentRun = FragmentRun {
     count: 3,
     replica: 5,
     incarnation: 2,
-    first_seq: 7,
+    push: 7,
 };
 
 #[test]
@@ -150,15 +150,15 @@ fn a_run_of_headers_describes_its_fragments() {
     let headers = run.headers(&values, &[10, 11, 12]).unwrap();
     let (chunks, rest) = headers.as_chunks::<HEADER_SIZE>();
     assert!(rest.is_empty());
-    let expected = [(1, 7, 11, &values[16..32]), (2, 8, 12, &values[32..40])];
+    let expected = [(1, 11, &values[16..32]), (2, 12, &values[32..40])];
     assert_eq!(chunks.len(), expected.len());
-    for (chunk, (fragment, seq, version, payload)) in chunks.iter().zip(expected) {
+    for (chunk, (fragment, version, payload)) in chunks.iter().zip(expected) {
         let header = Header {
             dtype: 1,
             replica: 5,
             incarnation: 2,
             fragment,
-            seq,
+            seq: 7,
             version,
             ..Header::new(Kind::Fragment).with_payload(payload)
         };
@@ -181,9 +181,9 @@ fn a_run_that_does_not_fit_is_refused() {
     assert!(matches!(refused(RUN, 40, 2), RunError::Range { .. }));
     let far = FragmentRun { first_fragment: usize::MAX, ..RUN };
     assert!(matches!(refused(far, 40, 3), RunError::Range { .. }));
-    for first_seq in [0, u64::MAX - 2] {
-        let run = FragmentRun { first_seq, ..RUN };
-        assert!(matches!(refused(run, 40, 3), RunError::Seqs { .. }));
+    for push in [0, u64::MAX] {
+        let run = FragmentRun { push, ..RUN };
+        assert_eq!(refused(run, 40, 3), RunError::Push { push });
     }
 }
 

@@ -41,15 +41,14 @@ fn exact_gradient() -> Vec<f32> {
     values
 }
 
-fn encoded_record(codec: u8, dtype: u8, fragment: u32, payload: &[u8]) -> Vec<u8> {
-    let seq = u64::from(fragment) + 1;
+fn encoded_record(codec: u8, dtype: u8, place: u32, payload: &[u8]) -> Vec<u8> {
     let head = Header {
         codec,
         dtype,
         replica: 1,
         incarnation: 1,
-        fragment,
-        seq,
+        fragment: FIRST + place,
+        seq: 1,
         ..Header::new(Kind::Fragment)
     };
     frame(head, payload)
@@ -57,7 +56,7 @@ fn encoded_record(codec: u8, dtype: u8, fragment: u32, payload: &[u8]) -> Vec<u8
 
 /// A push of encoded fragments, each as the caller wants it.
 fn encoded_push(mut change: impl FnMut(usize, &mut u8, &mut u8, &mut Vec<u8>)) -> Vec<u8> {
-    let mut stream = announcement(1, FRAGMENTS.try_into().unwrap());
+    let mut stream = announcement(1, 0, FRAGMENTS.try_into().unwrap());
     for (fragment, values) in exact_gradient().chunks(FRAGMENT_LEN).enumerate() {
         let (mut codec, mut dtype, mut payload) = (int8().number(), F32, payload(values));
         change(fragment, &mut codec, &mut dtype, &mut payload);
@@ -66,9 +65,10 @@ fn encoded_push(mut change: impl FnMut(usize, &mut u8, &mut u8, &mut Vec<u8>)) -
     stream
 }
 
-fn refusals(events: &[Event]) -> Vec<(u64, Code)> {
+/// The shard's number of each fragment that was refused, and why.
+fn refusals(events: &[Event]) -> Vec<(u32, Code)> {
     let refusal = |event: &Event| match event {
-        Event::Refusal(Refusal { seq, code, .. }) => Some((*seq, *code)),
+        Event::Refusal(Refusal { fragment, code, .. }) => Some((fragment - FIRST, *code)),
         _ => None,
     };
     events.iter().filter_map(refusal).collect()
@@ -104,7 +104,7 @@ fn what_cannot_be_decoded_is_refused_record_by_record() {
     });
     let (events, error) = feed(&mut inlet(), &shard, &stream, &[usize::MAX], ACCEPT);
     let expected =
-        [(1, Code::Unsupported), (2, Code::Unsupported), (3, Code::Length), (4, Code::Length)];
+        [(0, Code::Unsupported), (1, Code::Unsupported), (2, Code::Length), (3, Code::Length)];
     assert_eq!((refusals(&events), error), (expected.to_vec(), None));
     assert_eq!(parameters(&shard), [0.0; LEN]);
     // And all of it may come again.
@@ -119,7 +119,7 @@ fn a_shard_without_a_codec_takes_none() {
     let shard = shard();
     let (events, error) =
         feed(&mut inlet(), &shard, &encoded_push(|_, _, _, _| {}), &[usize::MAX], ACCEPT);
-    let expected: Vec<_> = (1..=FRAGMENTS as u64).map(|seq| (seq, Code::Unsupported)).collect();
+    let expected: Vec<_> = (0..4).map(|place| (place, Code::Unsupported)).collect();
     assert_eq!((refusals(&events), error), (expected, None));
 }
 
@@ -133,7 +133,7 @@ fn scales_that_decode_to_no_number_are_refused_as_any_gradient_is() {
             }
         });
         let (events, error) = feed(&mut inlet(), &shard, &stream, &[usize::MAX], ACCEPT);
-        assert_eq!((refusals(&events), error), (vec![(2, Code::NonFinite)], None), "{scale}");
+        assert_eq!((refusals(&events), error), (vec![(1, Code::NonFinite)], None), "{scale}");
         let Some(Event::Refusal(refusal)) =
             events.iter().find(|event| matches!(event, Event::Refusal(_)))
         else {

@@ -10,10 +10,12 @@ use downpour::optimizer::Optimizer;
 use downpour::shard::{Batch, Piece, Shard};
 use downpour::store::{Geometry, Store};
 use proptest::prelude::*;
-use streams::{CONTROL_SIZE_MAX, FRAGMENT_LEN, FRAGMENTS, LEN, bytes_of, control, frame, gradient};
+use streams::{
+    CONTROL_SIZE_MAX, FIRST, FRAGMENT_LEN, FRAGMENTS, LEN, bytes_of, control, frame, gradient,
+};
 
 fn inlet() -> ReplicaInlet {
-    ReplicaInlet::new(LEN, FRAGMENT_LEN, CONTROL_SIZE_MAX)
+    ReplicaInlet::new(LEN, FRAGMENT_LEN, FIRST, CONTROL_SIZE_MAX)
 }
 
 /// A replica's memory.
@@ -72,8 +74,8 @@ fn pushed_shard() -> Shard {
     let shard = streams::shard();
     let values: Vec<f32> = (0..LEN).map(|i| i as f32).collect();
     shard.store().load_plane(0, 0, &values).unwrap();
-    for fragment in [0, 2, 2] {
-        let g = &gradient()[fragment * FRAGMENT_LEN..(fragment + 1) * FRAGMENT_LEN];
+    for (place, fragment) in [(0, FIRST), (2, FIRST + 2), (2, FIRST + 2)] {
+        let g = &gradient()[place * FRAGMENT_LEN..(place + 1) * FRAGMENT_LEN];
         let gradient = downpour::kernel::Gradient::F32(g);
         shard.take(fragment, gradient, u64::MAX, &1.0.into()).unwrap();
     }
@@ -83,7 +85,7 @@ fn pushed_shard() -> Shard {
 /// The bytes of a fetch, in batches of about `size_max`.
 fn fetch(shard: &Shard, since: u64, size_max: usize) -> (Vec<u8>, usize) {
     let (mut bytes, mut frames, mut cursor) = (Vec::new(), 0, 0);
-    while cursor < FRAGMENTS {
+    while cursor < shard.fragments().end {
         let batch = shard.parameter_frames(since, cursor, size_max);
         assert!(batch.cursor > cursor, "a batch makes progress");
         let before = bytes.len();
@@ -127,10 +129,10 @@ fn a_fetch_lands_whole() {
 fn where_a_fetch_was_cut_off_is_known() {
     let (stream, _) = busy_stream();
     let (mut inlet, mut memory) = (inlet(), Memory::new());
-    assert_eq!(inlet.landed(), (0, 0));
+    assert_eq!(inlet.landed(), (0, FIRST));
     let size = HEADER_SIZE + 4 * FRAGMENT_LEN;
     let _ = feed(&mut inlet, &mut memory, &stream[..HEADER_SIZE + 3 * size - 1], &[usize::MAX]);
-    assert_eq!(inlet.landed(), (2, 2));
+    assert_eq!(inlet.landed(), (2, FIRST + 2));
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn where_readers_may_keep_no_more_a_batch_is_one_fragment_and_a_copy() {
     let geometry = Geometry { len: 16 * STRIPE, stripe_len: STRIPE, fragment_len: 4 * STRIPE };
     let numbers = std::collections::BTreeMap::from([("lr".to_owned(), 1.0)]);
     let sgd = Optimizer::compile(&[("sgd".to_owned(), numbers)], None).unwrap();
-    let shard = Shard::new(Store::new(geometry, sgd).unwrap());
+    let shard = Shard::new(Store::new(geometry, sgd).unwrap(), 0).unwrap();
     let is_copied = |batch: &Batch| matches!(batch.pieces[..], [Piece::Bytes(_)]);
     // 32 blocks beyond one a stripe, of which 10 are for records: 5 fragments may be kept.
     let first = shard.parameter_frames(0, 0, usize::MAX);
@@ -205,7 +207,7 @@ fn large_fragments_are_sent_as_pinned_stripes_with_a_combined_checksum() {
     let store = Store::new(geometry, Optimizer::compile(&parts, None).unwrap()).unwrap();
     let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
     store.load_plane(0, 0, &values).unwrap();
-    let shard = Shard::new(store);
+    let shard = Shard::new(store, 0).unwrap();
     let batch = shard.parameter_frames(0, 0, usize::MAX);
     let pinned = batch.pieces.iter().filter(|piece| matches!(piece, Piece::Stripe(_))).count();
     assert_eq!((batch.frames, pinned, batch.cursor), (3, 8, 3), "the last one is gathered");
@@ -245,14 +247,17 @@ fn fault(stream: &[u8]) -> Fault {
 
 #[test]
 fn every_broken_rule_is_named() {
-    let parameters = Header { dtype: 1, ..Header::new(Kind::Parameters) };
+    let parameters = Header { dtype: 1, fragment: FIRST, ..Header::new(Kind::Parameters) };
     let payload = [0; 4 * FRAGMENT_LEN];
     for kind in [Kind::Push, Kind::Fragment, Kind::Fetch] {
         assert!(matches!(fault(&control(kind, 1)), Fault::Unexpected { .. }), "{kind:?}");
     }
-    let far = fault(&frame(Header { fragment: 4, ..parameters }, &payload));
-    assert_eq!(far, Fault::FragmentRange { kind: Kind::Parameters, fragment: 4, fragments: 4 });
-    let long = fault(&frame(Header { fragment: 3, ..parameters }, &payload));
+    for fragment in [0, 4, 9, u32::MAX] {
+        let far = fault(&frame(Header { fragment, ..parameters }, &payload));
+        let kind = Kind::Parameters;
+        assert_eq!(far, Fault::FragmentRange { kind, fragment, start: 5, stop: 9 });
+    }
+    let long = fault(&frame(Header { fragment: FIRST + 3, ..parameters }, &payload));
     assert!(matches!(long, Fault::PayloadMismatch { size: 128, expected: 16, .. }));
     for wrong in [Header { dtype: 2, ..parameters }, Header { codec: 1, ..parameters }] {
         assert!(matches!(fault(&frame(wrong, &payload)), Fault::Encoding { expected: 1, .. }));
@@ -275,7 +280,7 @@ fn the_owner_must_keep_the_rules_too() {
     assert_eq!(inlet.check_target(LEN, FRAGMENTS), Ok(()));
     assert!(matches!(inlet.check_target(LEN, 3), Err(Misuse::Target { .. })));
     assert_eq!(inlet.advance(&scratch, 100, Some(memory.target())), Ok(None));
-    let landing = Err(Misuse::Landing { fragment: 0 });
+    let landing = Err(Misuse::Landing { fragment: FIRST });
     assert_eq!(inlet.check_target(LEN, FRAGMENTS), landing);
     assert_eq!(inlet.window(&mut scratch), Ok(Landing::Target { start: 36, stop: 128 }));
     let overrun = inlet.advance(&scratch, 93, Some(memory.target()));

@@ -5,7 +5,6 @@
 
 mod streams;
 
-use downpour::dedupe::Run;
 use downpour::frame::{Code, Fault, HEADER_SIZE, Header, Kind};
 use downpour::inlet::{Event, InletError, Misuse, Refusal, Settled};
 use downpour::store::AdmissionError;
@@ -23,7 +22,7 @@ fn busy_stream() -> Vec<u8> {
     let good = push(1, &gradient());
     let mut stream = control(Kind::Ping, 9);
     stream.extend(&good);
-    stream.extend(push(5, &poisoned));
+    stream.extend(push(2, &poisoned));
     let cut = HEADER_SIZE + 24 + 2 * (HEADER_SIZE + 4 * FRAGMENT_LEN);
     stream.extend(&good[..cut]);
     stream.extend(control(Kind::Fetch, 3));
@@ -33,8 +32,9 @@ fn busy_stream() -> Vec<u8> {
 }
 
 fn expected_reports() -> Vec<Settled> {
-    let settled = |first_seq, count, applied, lsn, last| Settled {
-        first_seq,
+    let settled = |push, place: u32, count, applied, lsn, last| Settled {
+        push,
+        fragment: FIRST + place,
         count,
         applied,
         staleness: 0,
@@ -42,14 +42,14 @@ fn expected_reports() -> Vec<Settled> {
         last,
     };
     vec![
-        settled(1, 3, 3, 3, false),
-        settled(4, 1, 1, 4, true),
-        // Record 6 is refused: reports stop before it and go on behind it.
-        Settled { staleness: 1, ..settled(5, 1, 1, 5, false) },
-        Settled { staleness: 1, ..settled(7, 2, 2, 7, true) },
+        settled(1, 0, 3, 3, 3, false),
+        settled(1, 3, 1, 1, 4, true),
+        // The second record is refused: reports stop before it and go on behind it.
+        Settled { staleness: 1, ..settled(2, 0, 1, 1, 5, false) },
+        Settled { staleness: 1, ..settled(2, 2, 2, 2, 7, true) },
         // The first push again, with a FETCH inside: all duplicates.
-        settled(1, 2, 0, 7, false),
-        settled(3, 2, 0, 7, true),
+        settled(1, 0, 2, 0, 7, false),
+        settled(1, 2, 2, 0, 7, true),
     ]
 }
 
@@ -70,8 +70,8 @@ fn a_busy_stream_is_reported_in_order() {
         .filter_map(|e| if let Event::Refusal(r) = e { Some(*r) } else { None })
         .collect();
     let poisoned = Refusal {
-        seq: 6,
-        fragment: 1,
+        push: 2,
+        fragment: 6,
         code: Code::NonFinite,
         count: 2,
         first_index: Some(8),
@@ -83,7 +83,7 @@ fn a_busy_stream_is_reported_in_order() {
         let times = if (FRAGMENT_LEN..2 * FRAGMENT_LEN).contains(&i) { 1.0 } else { 2.0 };
         assert_eq!(*value, -0.5 * g * times, "element {i}");
     }
-    assert_eq!(shard.find(1).map(|e| (e.floor(), e.applied())), Some((5, 7)));
+    assert_eq!(shard.find(1).map(|e| (e.floor(), e.open(), e.applied())), Some((1, 1, 7)));
 }
 
 #[test]
@@ -94,13 +94,14 @@ fn what_is_settled_can_be_asked_for_before_enough_has_come() {
     let record = HEADER_SIZE + 4 * FRAGMENT_LEN;
     let (head, rest) = stream.split_at(HEADER_SIZE + 24 + record);
     let _ = feed(&mut inlet, &shard, head, &[usize::MAX], ACCEPT);
-    let one = Settled { first_seq: 1, count: 1, applied: 1, lsn: 1, ..Settled::default() };
-    assert_eq!(inlet.settled(), Some(one));
+    let nothing = Settled { push: 1, fragment: FIRST, ..Settled::default() };
+    assert_eq!(inlet.settled(), Some(Settled { count: 1, applied: 1, lsn: 1, ..nothing }));
     // Nothing since then: that can be said, too.
-    assert_eq!(inlet.settled(), Some(Settled { first_seq: 2, lsn: 1, ..Settled::default() }));
+    let nothing = Settled { fragment: FIRST + 1, lsn: 1, ..nothing };
+    assert_eq!(inlet.settled(), Some(nothing));
     let (events, error) = feed(&mut inlet, &shard, rest, &[usize::MAX], ACCEPT);
     assert_eq!(error, None);
-    let rest = Settled { first_seq: 2, count: 3, applied: 3, lsn: 4, last: true, staleness: 0 };
+    let rest = Settled { count: 3, applied: 3, lsn: 4, last: true, ..nothing };
     assert_eq!(settled(&events), [rest]);
     assert_eq!(inlet.settled(), None);
 }
@@ -213,15 +214,23 @@ fn every_broken_rule_is_named() {
     }
     let lonely = fault(&record(1, 0, 1, &payload));
     assert!(matches!(lonely, Fault::Unexpected { kind: Kind::Fragment, .. }));
-    let twice = [announcement(1, 1), announcement(2, 1)].concat();
+    let twice = [announcement(1, 0, 1), announcement(2, 0, 1)].concat();
     assert!(matches!(fault(&twice), Fault::Unexpected { kind: Kind::Push, .. }));
-    let late = [announcement(1, 2), record(2, 0, 1, &payload)].concat();
-    assert_eq!(fault(&late), Fault::Sequence { seq: 2, expected: 1 });
-    let short = [announcement(1, 1), record(1, 0, 1, &payload[4..])].concat();
+    for (push, place) in [(1, 1), (2, 0)] {
+        let late = [announcement(1, 0, 2), record(push, place, 1, &payload)].concat();
+        let expected = Fault::Sequence {
+            push,
+            fragment: FIRST + place,
+            expected_push: 1,
+            expected_fragment: FIRST,
+        };
+        assert_eq!(fault(&late), expected);
+    }
+    let short = [announcement(1, 0, 1), record(1, 0, 1, &payload[4..])].concat();
     let mismatch = Fault::PayloadMismatch { kind: Kind::Fragment, size: 124, expected: 128 };
     assert_eq!(fault(&short), mismatch);
     // The last fragment has only 4 elements.
-    let long = [announcement(1, 1), record(1, 3, 1, &payload)].concat();
+    let long = [announcement(1, 3, 1), record(1, 3, 1, &payload)].concat();
     assert!(matches!(fault(&long), Fault::PayloadMismatch { size: 128, expected: 16, .. }));
     let wordy = frame(Header::new(Kind::Ping), &[0; CONTROL_SIZE_MAX + 1]);
     assert_eq!(fault(&wordy), Fault::PayloadSize { kind: Kind::Ping, size: 129, limit: 128 });
@@ -229,7 +238,7 @@ fn every_broken_rule_is_named() {
     assert!(matches!(fault(&huge), Fault::PayloadSize { size: u64::MAX, .. }));
     let other =
         Header { replica: 2, incarnation: 1, dtype: 1, seq: 1, ..Header::new(Kind::Fragment) };
-    let other = [announcement(1, 1), frame(other, &payload)].concat();
+    let other = [announcement(1, 0, 1), frame(other, &payload)].concat();
     assert!(matches!(fault(&other), Fault::Identity { replica: 2, expected_replica: 1, .. }));
 }
 
@@ -239,11 +248,11 @@ fn an_impossible_announcement_is_named() {
     let announced = |head: Header| fault(&frame(head, &[0; 24]));
     assert!(matches!(announced(Header { replica: 0, ..head }), Fault::Nobody { .. }));
     assert!(matches!(announced(Header { incarnation: 0, ..head }), Fault::Nobody { .. }));
-    assert!(matches!(announced(Header { seq: 0, ..head }), Fault::Run { seq: 0, count: 1 }));
+    let nameless = Fault::Run { push: 0, fragment: 0, count: 1 };
+    assert_eq!(announced(Header { seq: 0, ..head }), nameless);
     assert!(matches!(announced(Header { seq: u64::MAX, ..head }), Fault::Run { .. }));
-    for count in [1025, u32::MAX] {
-        assert!(matches!(announced(Header { count, ..head }), Fault::Run { .. }));
-    }
+    let far = Header { fragment: 2, count: u32::MAX - 1, ..head };
+    assert!(matches!(announced(far), Fault::Run { .. }));
     let short = fault(&frame(head, &[0; 23]));
     assert_eq!(short, Fault::PayloadMismatch { kind: Kind::Push, size: 23, expected: 24 });
 }
@@ -257,30 +266,32 @@ fn a_record_the_shard_cannot_read_is_refused_and_the_stream_goes_on() {
         dtype: 1,
         replica: 1,
         incarnation: 1,
-        seq: 3,
+        fragment: FIRST + 1,
+        seq: 1,
         ..Header::new(Kind::Fragment)
     };
     let stream = [
-        announcement(1, 4),
-        record(1, 99, 1, &payload),
-        record(2, 0, 9, &payload),
+        announcement(1, 0, 3),
+        record(1, 0, 9, &payload),
         frame(codec, &payload),
-        record(4, 0, 1, &bytes_of(&[f32::MAX; FRAGMENT_LEN])),
+        record(1, 2, 1, &bytes_of(&[f32::MAX; FRAGMENT_LEN])),
+        announcement(1, 4, 1),
+        record(1, 4, 1, &payload),
     ]
     .concat();
     let (events, error) = feed(&mut inlet, &shard, &stream, &[100], Decision::Accept(4.0));
     assert_eq!(error, None);
     let refused: Vec<_> = events
         .iter()
-        .filter_map(|e| if let Event::Refusal(r) = e { Some((r.seq, r.code)) } else { None })
+        .filter_map(|e| if let Event::Refusal(r) = e { Some((r.fragment, r.code)) } else { None })
         .collect();
     // MAX times 4 is not finite: the scale belongs to the check.
     let expected =
-        [(1, Code::Fragment), (2, Code::Unsupported), (3, Code::Unsupported), (4, Code::NonFinite)];
+        [(5, Code::Unsupported), (6, Code::Unsupported), (7, Code::NonFinite), (9, Code::Fragment)];
     assert_eq!(refused, expected);
-    // Refused records are not done, but the push is complete: an empty last report says so.
-    let last = Settled { first_seq: 5, last: true, ..Settled::default() };
-    assert_eq!(settled(&events), [last]);
+    // Refused records are not done, but the runs are complete: empty last reports say so.
+    let last = |fragment| Settled { push: 1, fragment, last: true, ..Settled::default() };
+    assert_eq!(settled(&events), [last(8), last(10)]);
     assert_eq!(shard.find(1).map(|e| (e.floor(), e.applied())), Some((0, 0)));
     let (events, error) = feed(&mut inlet, &shard, &push(1, &gradient()), &[usize::MAX], ACCEPT);
     assert_eq!((settled(&events).iter().map(|s| s.applied).sum::<u32>(), error), (4, None));
@@ -295,7 +306,7 @@ fn every_dtype_is_applied() {
     let ones = bytes_of(&[1.0; FRAGMENT_LEN]);
     for (dtype, payload) in [(1, ones), (2, doubles), (3, words(halves)), (4, words(brains))] {
         let shard = shard();
-        let stream = [announcement(1, 1), record(1, 1, dtype, &payload)].concat();
+        let stream = [announcement(1, 1, 1), record(1, 1, dtype, &payload)].concat();
         let (events, error) = feed(&mut inlet(), &shard, &stream, &[31], ACCEPT);
         assert_eq!((settled(&events)[0].applied, error), (1, None), "dtype {dtype}");
         assert_eq!(parameters(&shard)[FRAGMENT_LEN..2 * FRAGMENT_LEN], [-0.5; FRAGMENT_LEN]);
@@ -311,7 +322,7 @@ fn a_skipped_push_is_received_checked_and_thrown_away() {
     assert!(settled(&events).is_empty());
     assert!(matches!(&events[..], [Event::Frame(_), Event::Frame(ping)] if ping.header.seq == 4));
     assert_eq!((shard.store().lsn(), parameters(&shard)), (0, vec![0.0; LEN]));
-    let mut damaged = push(5, &gradient());
+    let mut damaged = push(2, &gradient());
     *damaged.last_mut().unwrap() ^= 1;
     let (_, error) = feed(&mut inlet, &shard, &damaged, &[77], Decision::Skip);
     assert!(matches!(error.unwrap().fault, Fault::PayloadChecksum { .. }));
@@ -321,10 +332,10 @@ fn a_skipped_push_is_received_checked_and_thrown_away() {
 fn a_push_of_nothing_is_complete_at_once() {
     for decision in [ACCEPT, Decision::Skip] {
         let (shard, mut inlet) = (shard(), inlet());
-        let stream = [announcement(1, 0), push(1, &gradient())].concat();
+        let stream = [announcement(1, 0, 0), push(1, &gradient())].concat();
         let (events, error) = feed(&mut inlet, &shard, &stream, &[usize::MAX], decision);
         assert_eq!(error, None);
-        let first = Settled { first_seq: 1, last: true, ..Settled::default() };
+        let first = Settled { push: 1, fragment: FIRST, last: true, ..Settled::default() };
         let reports = settled(&events);
         assert_eq!(reports.first(), (decision == ACCEPT).then_some(&first));
     }
@@ -369,7 +380,7 @@ fn the_owner_must_keep_the_rules_too() {
     let overrun = Misuse::Overrun { count: room + 1, room };
     assert_eq!(inlet.advance(&scratch, room + 1, &shard), Err(overrun.into()));
     assert!(matches!(inlet.window(&mut [0; 8]), Err(Misuse::Scratch { size: 8, .. })));
-    let stream = announcement(1, 1);
+    let stream = announcement(1, 0, 1);
     scratch[..stream.len()].copy_from_slice(&stream);
     assert!(inlet.advance(&scratch, stream.len(), &shard).unwrap().is_some());
     assert_eq!(inlet.advance(&scratch, 0, &shard), Err(Misuse::Undecided.into()));
@@ -383,67 +394,4 @@ fn the_owner_must_keep_the_rules_too() {
     assert!(start < stop);
     assert_eq!(inlet.accept(1.0, &shard), Ok(()));
     assert_eq!(inlet.accept(1.0, &shard), Err(Misuse::NotAnnounced));
-}
-
-#[test]
-fn an_exported_ledger_goes_on_and_knows_the_duplicates() {
-    let (old, new) = (shard(), shard());
-    feed(&mut inlet(), &old, &push(1, &gradient()), &[usize::MAX], ACCEPT);
-    new.store().load_plane(0, 0, &parameters(&old)).unwrap();
-    new.import_ledger(&old.export_ledger()).unwrap();
-    assert_eq!(state(&new), state(&old));
-    let again = [push(1, &gradient()), push(5, &gradient())].concat();
-    for shard in [&old, &new] {
-        let (events, error) = feed(&mut inlet(), shard, &again, &[usize::MAX], ACCEPT);
-        let applied: Vec<_> = settled(&events).iter().map(|s| s.applied).collect();
-        assert_eq!((applied, error), (vec![0, 0, 3, 1], None));
-    }
-    assert_eq!(state(&new), state(&old));
-}
-
-#[test]
-fn damaged_or_foreign_ledgers_are_refused_and_change_nothing() {
-    let old = shard();
-    feed(&mut inlet(), &old, &push(1, &gradient()), &[usize::MAX], ACCEPT);
-    let bytes = old.export_ledger();
-    let new = shard();
-    let before = state(&new);
-    for at in 0..bytes.len() {
-        let mut damaged = bytes.clone();
-        damaged[at] ^= 0x10;
-        assert!(new.import_ledger(&damaged).is_err(), "byte {at} went unnoticed");
-        assert!(new.import_ledger(&bytes[..at]).is_err(), "cut at {at} went unnoticed");
-    }
-    assert!(new.import_ledger(&[&bytes[..], &[0]].concat()).is_err());
-    assert_eq!(state(&new), before);
-    let run = Run { replica: 1, incarnation: 1, first_seq: 1, count: 1, first_incomplete: 1 };
-    assert_eq!(new.admit(&run), downpour::dedupe::Verdict::New);
-    new.import_ledger(&bytes).unwrap();
-    assert!(old.import_ledger(&bytes).is_err(), "the old one has applied records");
-}
-
-#[test]
-fn a_lying_ledger_is_refused_although_its_checksum_is_right() {
-    let old = shard();
-    feed(&mut inlet(), &old, &push(1, &gradient()), &[usize::MAX], ACCEPT);
-    let bytes = old.export_ledger();
-    let new = shard();
-    let body = bytes.len() - 4;
-    // Version, reserved, geometry, counts, a fragment's version, its LSN, who is retired, the
-    // replica's fields.
-    let retired = 48 + 24 * FRAGMENTS;
-    let entry = retired + 16;
-    let fields = [4, 5, 8, 16, 24, 40, 44, 48, 56, retired, retired + 4];
-    let of_entry = [8, 12, 20, 30].map(|at| entry + at);
-    // The floor is 4: less was never announced, and the bit of 5 would have raised it.
-    let small = [(entry + 28, 4), (entry + 44, 1 << 5)];
-    let large = fields.into_iter().chain(of_entry).map(|at| (at, 0x80));
-    for (at, change) in large.chain(small) {
-        let mut lie = bytes.clone();
-        lie[at] ^= change;
-        let crc = downpour::checksum::crc32c(&lie[..body]);
-        lie[body..].copy_from_slice(&crc.to_le_bytes());
-        assert!(new.import_ledger(&lie).is_err(), "byte {at} went unnoticed");
-    }
-    assert_eq!(new.find(1), None);
 }

@@ -5,17 +5,15 @@ use super::{Fault, Kind};
 /// Bytes of an encoded [`Announcement`].
 pub const ANNOUNCEMENT_SIZE: usize = 24;
 
-/// Records that one PUSH may announce: no window of a shard is longer.
-pub const RUN_MAX: u32 = 1024;
-
-/// What a replica says about a whole push.
+/// What a replica says about a push with each run of its fragments.
 ///
 /// # Layout
-/// Three u64, little-endian: `first_incomplete`, `clock`, `samples`.
+/// Three u64, little-endian: `first_open`, `clock`, `samples`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
-    /// The replica's oldest record here without an answer; everything below is settled for ever.
-    pub first_incomplete: u64,
+    /// The replica's oldest push here without all of its answers; every one below is settled for
+    /// ever.
+    pub first_open: u64,
     /// Steps the replica has finished.
     pub clock: u64,
     /// Training samples behind this push.
@@ -28,7 +26,7 @@ impl Announcement {
     pub fn encode(&self) -> [u8; ANNOUNCEMENT_SIZE] {
         let mut bytes = [0; ANNOUNCEMENT_SIZE];
         for (slot, value) in
-            bytes.chunks_exact_mut(8).zip([self.first_incomplete, self.clock, self.samples])
+            bytes.chunks_exact_mut(8).zip([self.first_open, self.clock, self.samples])
         {
             slot.copy_from_slice(&value.to_le_bytes());
         }
@@ -51,6 +49,6 @@ impl Announcement {
             value.copy_from_slice(&bytes[8 * i..8 * i + 8]);
             u64::from_le_bytes(value)
         };
-        Ok(Self { first_incomplete: word(0), clock: word(1), samples: word(2) })
+        Ok(Self { first_open: word(0), clock: word(1), samples: word(2) })
     }
 }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Kind, RUN_MAX};
+use super::Kind;
 
 /// A broken rule of the wire, and the byte of the stream at which the offending frame began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -52,9 +52,9 @@ pub enum Fault {
     /// A payload that must have an exact size and has not.
     #[error("{} payload of {size} bytes, expected {expected}", kind.name())]
     PayloadMismatch { kind: Kind, size: u64, expected: u64 },
-    /// A fragment beyond the end of the shard.
-    #[error("{} frame for fragment {fragment}, the shard has {fragments}", kind.name())]
-    FragmentRange { kind: Kind, fragment: u32, fragments: usize },
+    /// A fragment of another shard.
+    #[error("{} frame for fragment {fragment}, the shard has {start} to {stop}", kind.name())]
+    FragmentRange { kind: Kind, fragment: u32, start: u32, stop: u32 },
     /// Replica or incarnation is zero, which is nobody.
     #[error("{} frame from replica {replica}, incarnation {incarnation}: both start at 1",
         kind.name())]
@@ -66,15 +66,17 @@ pub enum Fault {
     )]
     Identity { replica: u32, incarnation: u32, expected_replica: u32, expected_incarnation: u32 },
     /// A record out of its place in the run.
-    #[error("FRAGMENT with seq {seq}, expected {expected}: records of a push come in order")]
-    Sequence { seq: u64, expected: u64 },
-    /// A run of sequence numbers that starts at 0, passes the end of the integers, or is longer
-    /// than any window.
     #[error(
-        "PUSH announces {count} records from seq {seq}: seqs run from 1 to 2^64 - 2, and a run \
-         has at most {RUN_MAX}"
+        "FRAGMENT {fragment} of push {push}, expected {expected_fragment} of {expected_push}: the \
+         records of a run come in order"
     )]
-    Run { seq: u64, count: u32 },
+    Sequence { push: u64, fragment: u32, expected_push: u64, expected_fragment: u32 },
+    /// A push without a number, or a run that passes the end of the integers.
+    #[error(
+        "PUSH {push} announces {count} fragments from {fragment} on: pushes have the numbers 1 to \
+         2^64 - 2, fragments those below 2^32 - 1"
+    )]
+    Run { push: u64, fragment: u32, count: u32 },
     /// The bytes end inside a frame, where only whole frames are allowed.
     #[error("{available} bytes left, the frame needs {needed}")]
     Truncated { available: u64, needed: u64 },

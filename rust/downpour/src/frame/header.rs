@@ -32,9 +32,9 @@ pub struct Header {
     pub replica: u32,
     /// Which life of the replica.
     pub incarnation: u32,
-    /// Which fragment of the shard.
+    /// Which fragment of the layout, or the first of a run.
     pub fragment: u32,
-    /// Number of the record or request.
+    /// Number of the push or request.
     pub seq: u64,
     /// A fragment version or an LSN.
     pub version: u64,

@@ -4,15 +4,17 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
-    /// Replica to shard: a run of `count` FRAGMENT frames follows, from `seq` on.
+    /// Replica to shard: `count` FRAGMENT frames of push `seq` follow, from `fragment` on.
     Push = 1,
-    /// Replica to shard: one record of the push announced before.
+    /// Replica to shard: one record of the run announced before.
     Fragment = 2,
-    /// Shard to replica: `count` records from `seq` on have been settled.
+    /// Shard to replica: `count` records of push `seq` from `fragment` on have been settled.
     Ack = 3,
-    /// Shard to replica: `count` records from `seq` on were refused, with a [`Code`] in `aux`.
+    /// Shard to replica: `count` records of push `seq` from `fragment` on were refused, with a
+    /// [`Code`] in `aux`.
     Refuse = 4,
-    /// Replica to shard: send what changed after LSN `version`; `seq` numbers the request.
+    /// Replica to shard: send what changed after LSN `version`, from `fragment` on; `seq` numbers
+    /// the request.
     Fetch = 5,
     /// Shard to replica: the parameters of one fragment.
     Parameters = 6,
@@ -103,7 +105,7 @@ impl Kind {
     }
 }
 
-/// In an ACK: every record of the push has its answer.
+/// In an ACK: every record of the run has its answer.
 pub const FLAG_PUSH_COMPLETE: u32 = 1;
 
 /// PUSH flag: another run of the same push follows this one.
@@ -125,7 +127,7 @@ pub enum Code {
     ResultNonFinite = 2,
     /// The payload has not the length of the fragment.
     Length = 3,
-    /// The shard has no such fragment.
+    /// The fragment is another shard's.
     Fragment = 4,
     /// The shard does not read this dtype or codec.
     Unsupported = 5,
@@ -133,7 +135,7 @@ pub enum Code {
     Fenced = 6,
     /// The shard does not know what this replica has pushed before.
     UnknownState = 7,
-    /// The record is too far above the first incomplete one.
+    /// Too many pushes of the replica are open; settle older ones first.
     Window = 8,
     /// Readers pin too many copies; nothing was applied, try again.
     StoreFull = 9,

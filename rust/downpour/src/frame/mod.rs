@@ -1,9 +1,10 @@
 //! Frames: a fixed 64-byte header and a payload. Bytes in, numbers out; nothing is allocated.
 //!
-//! The wire is a sequence of frames. A push is one PUSH frame that announces a run of
-//! consecutive sequence numbers and then one FRAGMENT frame for each of them; the shard answers
-//! with ACK (a range) or REFUSE (one record, or the push, in words). A fetch is one FETCH, then a
-//! PARAMETERS frame for each fragment that changed, then FETCHED.
+//! The wire is a sequence of frames. A push has a number, the same at every shard; a PUSH frame
+//! announces a run of its consecutive fragments, and one FRAGMENT frame for each of them follows;
+//! the shard answers with ACK (a range) or REFUSE (one record, or the run, in words). A push may
+//! leave fragments out: then it has several runs. A fetch is one FETCH, then a PARAMETERS frame for
+//! each fragment that changed, then FETCHED. Fragments have the numbers of the whole layout.
 //!
 //! # Layout
 //! Little-endian. Integers are unsigned.
@@ -34,7 +35,7 @@ mod header;
 mod kind;
 mod run;
 
-pub use announcement::{ANNOUNCEMENT_SIZE, Announcement, RUN_MAX};
+pub use announcement::{ANNOUNCEMENT_SIZE, Announcement};
 pub use error::{Fault, ProtocolError};
 pub use header::{HEADER_SIZE, Header, MAGIC, WIRE_VERSION};
 pub use kind::{Code, FLAG_FETCH_BEGINS, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind};

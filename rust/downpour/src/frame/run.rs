@@ -4,7 +4,7 @@ use super::{Fault, HEADER_SIZE, Header, Kind, ProtocolError};
 use crate::checksum::crc32c;
 use crate::kernel::DType;
 
-/// Which consecutive fragments a push sends, and as whom.
+/// Which consecutive fragments of a push are sent, and as whom.
 #[derive(Clone, Copy, Debug)]
 pub struct FragmentRun {
     /// Element type of the values.
@@ -19,8 +19,8 @@ pub struct FragmentRun {
     pub replica: u32,
     /// Which life of the replica.
     pub incarnation: u32,
-    /// The first record's seq; the others follow.
-    pub first_seq: u64,
+    /// The push's number.
+    pub push: u64,
 }
 
 /// A run that does not fit its values. Nothing was encoded.
@@ -39,17 +39,17 @@ pub enum RunError {
              versions"
     )]
     Range { first: usize, count: usize, fragments: usize, versions: usize },
-    /// Seqs from 0, or beyond the end of the integers.
-    #[error("{count} records from seq {first_seq}: seqs run from 1 to 2^64 - 2")]
-    Seqs { first_seq: u64, count: usize },
+    /// A push without a number.
+    #[error("push {push}: pushes have the numbers 1 to 2^64 - 2")]
+    Push { push: u64 },
 }
 
 impl FragmentRun {
     /// `count` headers of kind FRAGMENT, one after the other, for the fragments of `values`.
     ///
     /// # Shapes
-    /// `values`: the bytes of all elements of the shard; only the run's are read. `versions`: one
-    /// base version for each fragment of the shard.
+    /// `values`: the bytes of all elements of the layout; only the run's are read. `versions`: one
+    /// base version for each fragment of the layout.
     ///
     /// # Errors
     /// [`RunError`].
@@ -66,11 +66,11 @@ impl FragmentRun {
         let (Some(stop), Ok(_)) = (stop, u32::try_from(fragments)) else {
             return Err(RunError::Range { first, count, fragments, versions: versions.len() });
         };
-        if self.first_seq == 0 || self.first_seq.checked_add(count as u64).is_none() {
-            return Err(RunError::Seqs { first_seq: self.first_seq, count });
+        if self.push == 0 || self.push == u64::MAX {
+            return Err(RunError::Push { push: self.push });
         }
         let mut headers = Vec::with_capacity(count * HEADER_SIZE);
-        for (seq, fragment) in (self.first_seq..).zip(first..stop) {
+        for (fragment, version) in (first..stop).zip(&versions[first..stop]) {
             let start = fragment * fragment_size;
             let payload = &values[start..(start + fragment_size).min(values.len())];
             let header = Header {
@@ -79,8 +79,8 @@ impl FragmentRun {
                 incarnation: self.incarnation,
                 // Below `fragments`, which was found to fit.
                 fragment: u32::try_from(fragment).unwrap_or(u32::MAX),
-                seq,
-                version: versions[fragment],
+                seq: self.push,
+                version: *version,
                 length: payload.len() as u64,
                 payload_crc: crc32c(payload),
                 ..Header::new(Kind::Fragment)

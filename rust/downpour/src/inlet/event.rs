@@ -11,11 +11,13 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// Records `first_seq .. first_seq + count` of the current push have a definite good answer.
+/// The records of fragments `fragment .. fragment + count` of a push have a definite good answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// The first of them.
-    pub first_seq: u64,
+    /// The push.
+    pub push: u64,
+    /// The first of the fragments.
+    pub fragment: u32,
     /// How many. Zero only when `last` follows a refusal, or for an empty push.
     pub count: u32,
     /// How many were applied now; the rest were duplicates.
@@ -24,16 +26,16 @@ pub struct Settled {
     pub staleness: u64,
     /// The latest LSN of them.
     pub lsn: u64,
-    /// The push is complete: every record of it was settled or refused.
+    /// The announced run is complete: every record of it was settled or refused.
     pub last: bool,
 }
 
 /// One record was refused; nothing of it was applied and it is not remembered as done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
-    /// The record.
-    pub seq: u64,
-    /// Its fragment.
+    /// The push.
+    pub push: u64,
+    /// The fragment.
     pub fragment: u32,
     /// Why.
     pub code: Code,

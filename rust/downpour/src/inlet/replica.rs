@@ -48,6 +48,7 @@ struct Partial {
 pub struct ReplicaInlet {
     len: usize,
     fragment_len: usize,
+    first_fragment: u32,
     control_size_max: usize,
     begin: usize,
     end: usize,
@@ -60,24 +61,30 @@ pub struct ReplicaInlet {
 }
 
 impl ReplicaInlet {
-    /// For a shard of `len` elements in fragments of `fragment_len`; control payloads are limited
-    /// to `control_size_max` bytes.
+    /// For a shard of `len` elements in fragments of `fragment_len`, of which the first is the
+    /// layout's `first_fragment`; control payloads are limited to `control_size_max` bytes.
     ///
     /// # Panics
     /// If `fragment_len` is 0.
     #[must_use]
-    pub fn new(len: usize, fragment_len: usize, control_size_max: usize) -> Self {
+    pub fn new(
+        len: usize,
+        fragment_len: usize,
+        first_fragment: u32,
+        control_size_max: usize,
+    ) -> Self {
         assert!(fragment_len > 0, "a fragment has elements");
         Self {
             len,
             fragment_len,
+            first_fragment,
             control_size_max,
             begin: 0,
             end: 0,
             offset: 0,
             header: None,
             partial: None,
-            landed: (0, 0),
+            landed: (0, first_fragment),
             failure: None,
         }
     }
@@ -241,11 +248,12 @@ impl ReplicaInlet {
             let (dtype, codec) = (header.dtype, header.codec);
             return Err(Fault::Encoding { kind, dtype, codec, expected: F32 });
         }
-        let (fragment, fragments) = (header.fragment, self.fragments());
-        if fragment as usize >= fragments {
-            return Err(Fault::FragmentRange { kind, fragment, fragments });
-        }
-        let (start, stop) = self.place(fragment);
+        let Some((start, stop)) = self.place(header.fragment) else {
+            let (fragment, start) = (header.fragment, self.first_fragment);
+            let count = u32::try_from(self.fragments()).unwrap_or(u32::MAX);
+            let stop = start.saturating_add(count);
+            return Err(Fault::FragmentRange { kind, fragment, start, stop });
+        };
         let expected = (stop - start) as u64;
         if header.length != expected {
             return Err(Fault::PayloadMismatch { kind, size: header.length, expected });
@@ -253,11 +261,17 @@ impl ReplicaInlet {
         Ok(())
     }
 
+    /// The number of a fragment in the target, if it is one of this shard's.
+    fn index(&self, fragment: u32) -> Option<usize> {
+        let index = fragment.checked_sub(self.first_fragment)? as usize;
+        (index < self.fragments()).then_some(index)
+    }
+
     /// Byte range of a fragment in the target.
-    fn place(&self, fragment: u32) -> (usize, usize) {
-        let start = fragment as usize * self.fragment_len;
+    fn place(&self, fragment: u32) -> Option<(usize, usize)> {
+        let start = self.index(fragment)? * self.fragment_len;
         let stop = (start + self.fragment_len).min(self.len);
-        (start * ELEMENT_SIZE, stop * ELEMENT_SIZE)
+        Some((start * ELEMENT_SIZE, stop * ELEMENT_SIZE))
     }
 
     /// Copy what has come with the header, and wait for the rest in the target itself.
@@ -267,8 +281,7 @@ impl ReplicaInlet {
         rest: &[u8],
         target: Option<&mut Target<'_>>,
     ) -> Result<Step, Fault> {
-        let (start, stop) = self.place(header.fragment);
-        let Some(target) = target else {
+        let (Some((start, stop)), Some(target)) = (self.place(header.fragment), target) else {
             return Err(Fault::Unexpected { kind: header.kind, state: "no fetch is under way" });
         };
         let filled = rest.len().min(stop - start);
@@ -286,15 +299,15 @@ impl ReplicaInlet {
         if start + filled < stop {
             return Ok(Step::Wait);
         }
-        let Some(target) = target else {
+        let (Some(index), Some(target)) = (self.index(header.fragment), target) else {
             return Err(Fault::Unexpected { kind: header.kind, state: "its target is gone" });
         };
         let (stored, computed) = (header.payload_crc, crc32c(&target.values[start..stop]));
         if stored != computed {
             return Err(Fault::PayloadChecksum { kind: header.kind, stored, computed });
         }
-        target.versions[header.fragment as usize] = header.version;
-        self.landed = (self.landed.0 + 1, header.fragment + 1);
+        target.versions[index] = header.version;
+        self.landed = (self.landed.0 + 1, header.fragment.saturating_add(1));
         self.partial = None;
         self.offset += (HEADER_SIZE + stop - start) as u64;
         Ok(Step::More)

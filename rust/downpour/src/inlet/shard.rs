@@ -3,28 +3,34 @@
 use std::collections::VecDeque;
 
 use super::{Event, Frame, InletError, Misuse, Refusal, Settled};
-use crate::dedupe::WINDOW;
-use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError, RUN_MAX};
+use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError};
 use crate::kernel::DType;
-use crate::shard::{Outcome, Record, Refused, Shard};
+use crate::shard::{Answer, Record, Refused, Shard};
 use crate::store::Admission;
 
 /// A window offers at least this many bytes, so that many small frames arrive in one call; it
 /// offers no more than a large frame needs, so that the bytes stay in the cache until applied.
 const WINDOW_SIZE_MIN: usize = 256 * 1024 + 2 * HEADER_SIZE;
 
-const _: () = assert!(RUN_MAX as u64 == WINDOW, "a longer run could never be admitted");
-
-/// A push between its announcement and its last record.
+/// A run of a push between its announcement and its last record.
 #[derive(Clone, Copy, Debug)]
 struct Push {
     replica: u32,
     incarnation: u32,
-    next_seq: u64,
+    number: u64,
+    next_fragment: u32,
     remaining: u32,
     /// `None` throws the records away.
     admission: Option<Admission>,
     pending: Settled,
+}
+
+impl Push {
+    /// The report of what comes next, before any of it is settled. The LSN is kept: a last, empty
+    /// report still names the latest record of the push.
+    fn nothing(&self, lsn: u64) -> Settled {
+        Settled { push: self.number, fragment: self.next_fragment, lsn, ..Settled::default() }
+    }
 }
 
 /// Where the stream is.
@@ -188,7 +194,7 @@ impl ShardInlet {
             return None;
         }
         let settled = push.pending;
-        push.pending = Settled { first_seq: push.next_seq, lsn: settled.lsn, ..Settled::default() };
+        push.pending = push.nothing(settled.lsn);
         Some(settled)
     }
 
@@ -287,10 +293,15 @@ impl ShardInlet {
             self.phase = Phase::Announced(Push {
                 replica: header.replica,
                 incarnation: header.incarnation,
-                next_seq: header.seq,
+                number: header.seq,
+                next_fragment: header.fragment,
                 remaining: header.count,
                 admission: None,
-                pending: Settled { first_seq: header.seq, ..Settled::default() },
+                pending: Settled {
+                    push: header.seq,
+                    fragment: header.fragment,
+                    ..Settled::default()
+                },
             });
         } else {
             self.flush(false);
@@ -305,14 +316,14 @@ impl ShardInlet {
         let Phase::Receiving(push) = &mut self.phase else {
             unreachable!("check() lets a FRAGMENT pass only inside a push");
         };
-        push.next_seq += 1;
+        push.next_fragment += 1;
         push.remaining -= 1;
         let is_last = push.remaining == 0;
         if let Some(admission) = push.admission {
             let record = Record {
                 replica: header.replica,
                 incarnation: header.incarnation,
-                seq: header.seq,
+                push: header.seq,
                 fragment: header.fragment,
                 base_version: header.version,
                 dtype: header.dtype,
@@ -321,7 +332,7 @@ impl ShardInlet {
                 admission,
             };
             match shard.settle(&record) {
-                Ok(outcome) => push.pending.add(outcome),
+                Ok(answer) => push.pending.add(answer),
                 Err(refused) => self.refuse(header, refused),
             }
             self.report_settled(is_last);
@@ -335,11 +346,11 @@ impl ShardInlet {
     fn refuse(&mut self, header: &Header, refused: Refused) {
         self.flush(false);
         let Refused { code, count, first_index, norm } = refused;
-        let (seq, fragment) = (header.seq, header.fragment);
-        let refusal = Refusal { seq, fragment, code, count, first_index, norm };
+        let (push, fragment) = (header.seq, header.fragment);
+        let refusal = Refusal { push, fragment, code, count, first_index, norm };
         self.events.push_back(Event::Refusal(refusal));
         if let Phase::Receiving(push) = &mut self.phase {
-            push.pending.first_seq = push.next_seq;
+            push.pending.fragment = push.next_fragment;
         }
     }
 
@@ -360,34 +371,33 @@ impl ShardInlet {
             return;
         }
         let settled = Settled { last, ..push.pending };
-        // The LSN is kept: a last, empty report still names the latest record of the push.
-        push.pending = Settled { first_seq: push.next_seq, lsn: settled.lsn, ..Settled::default() };
+        push.pending = push.nothing(settled.lsn);
         self.events.push_back(Event::Settled(settled));
     }
 }
 
 impl Settled {
-    fn add(&mut self, outcome: Outcome) {
+    fn add(&mut self, answer: Answer) {
         self.count += 1;
-        match outcome {
-            Outcome::Applied { lsn, staleness } => {
+        match answer {
+            Answer::Applied { lsn, staleness } => {
                 self.applied += 1;
                 self.lsn = self.lsn.max(lsn);
                 self.staleness = self.staleness.max(staleness);
             }
-            Outcome::Duplicate { lsn } => self.lsn = self.lsn.max(lsn),
+            Answer::Duplicate { lsn } => self.lsn = self.lsn.max(lsn),
         }
     }
 }
 
 fn check_push(header: &Header) -> Result<(), Fault> {
-    let (kind, seq, count) = (header.kind, header.seq, header.count);
+    let Header { kind, seq: push, fragment, count, .. } = *header;
     if header.replica == 0 || header.incarnation == 0 {
         let (replica, incarnation) = (header.replica, header.incarnation);
         return Err(Fault::Nobody { kind, replica, incarnation });
     }
-    if seq == 0 || seq.checked_add(u64::from(count)).is_none() || count > RUN_MAX {
-        return Err(Fault::Run { seq, count });
+    if push == 0 || push == u64::MAX || fragment.checked_add(count).is_none() {
+        return Err(Fault::Run { push, fragment, count });
     }
     Ok(())
 }
@@ -401,11 +411,17 @@ fn check_fragment(header: &Header, push: &Push, shard: &Shard) -> Result<(), Fau
             expected_incarnation: push.incarnation,
         });
     }
-    if header.seq != push.next_seq {
-        return Err(Fault::Sequence { seq: header.seq, expected: push.next_seq });
+    if (header.seq, header.fragment) != (push.number, push.next_fragment) {
+        return Err(Fault::Sequence {
+            push: header.seq,
+            fragment: header.fragment,
+            expected_push: push.number,
+            expected_fragment: push.next_fragment,
+        });
     }
-    // An unknown fragment, dtype or codec is refused record by record: its length says nothing.
-    let len = shard.fragment_len(header.fragment as usize);
+    // Another shard's fragment, an unknown dtype or codec is refused record by record: its length
+    // says nothing.
+    let len = shard.fragment_len(header.fragment);
     if let (Some(len), Ok(dtype), 0) = (len, DType::try_from(header.dtype), header.codec) {
         let expected = (len * dtype.size()) as u64;
         if header.length != expected {

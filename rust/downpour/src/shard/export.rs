@@ -1,61 +1,89 @@
-//! The ledger as bytes: LSN, fragment versions, and who has had what applied.
+//! A shard's state as bytes: LSN, fragment versions, and who has had what applied.
 //!
 //! # Layout
 //! Little-endian:
 //!
 //! ```text
 //! off  size  field
-//!  0    4    magic "PDL1"
-//!  4    1    version 3
+//!  0    4    magic "PDS1"
+//!  4    1    version 1
 //!  5    1    1 if the store combines records in rounds
 //!  6    2    zeros
-//!  8   24    len, stripe_len, fragment_len
+//!  8   16    elements of a fragment, elements of the shard
+//! 24    8    the shard's first fragment, its number of fragments
 //! 32    8    LSN
-//! 40    4    fragments
-//! 44    4    replicas
+//! 40    8    replicas, zero
 //! 48   24    for each fragment: version, LSN of its last update, samples behind its updates
 //!  .         the open rounds: see rounds
 //!  .   16    the first id that was not given yet, ranges of known ids below it, records of others
 //!  .    8    for each range: start, stop
-//!  .  172    for each replica, ascending: see dedupe
+//!  .   56    for each replica, ascending: id, incarnation, whether it was admitted, zero, LSN of
+//!            its last record, records, the highest push announced, floor, bitmaps
+//!  .    .      for each bitmap: first push, last push, a bit for each fragment in whole u64
 //!  .    4    CRC-32C of everything before
 //! ```
 //!
+//! Nothing in it names a shard but which fragments were its own, so the states of some shards load
+//! into others that own the same fragments. What belongs to one shard alone cannot: LSNs count its
+//! records, and a shard whose fragments come from several, or are a part of another's, begins to
+//! count at their updates and open records, as if all were changed then. Whoever fetches from such
+//! a shard begins at 0.
+//!
 //! The parameters travel beside it: an export belongs to the planes read at the same LSN.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::Shard;
 use super::rounds::{self, Open};
 use crate::checksum::crc32c;
-use crate::dedupe::{Ledger, LedgerError};
+use crate::dedupe::{StateError, Windows, Words};
 use crate::store::StoreError;
 
-const MAGIC: [u8; 4] = *b"PDL1";
-const VERSION: u8 = 3;
+const MAGIC: [u8; 4] = *b"PDS1";
+const VERSION: u8 = 1;
 const HEAD_SIZE: usize = 48;
 const FRAGMENT_SIZE: usize = 24;
 const CRC_SIZE: usize = 4;
 
-/// Why an exported ledger was not taken.
+/// Why exported states were not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The bytes are wrong.
+    /// The bytes are wrong, or not of this shard's fragments.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    State(#[from] StateError),
     /// The store is in use already.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What the bytes say, once they were checked.
-struct Parsed {
+/// What the bytes of one shard say, once they were checked.
+#[derive(Debug)]
+struct State {
+    fragment_len: u64,
+    len: u64,
     lsn: u64,
-    versions: Vec<u64>,
-    lsns: Vec<u64>,
-    samples: Vec<u64>,
-    rounds: Vec<Open>,
-    ledger: Ledger,
+    accumulates: bool,
+    fragments: Vec<Fragment>,
+    windows: Windows,
+}
+
+/// What they say of one fragment.
+#[derive(Clone, Debug, Default)]
+struct Fragment {
+    version: u64,
+    lsn: u64,
+    samples: u64,
+    /// `None` if the shard does not combine.
+    round: Option<Open>,
+}
+
+impl Fragment {
+    /// Updates and records that wait for one.
+    fn records(&self) -> u64 {
+        let open = self.round.as_ref().map_or(0, |(open, _)| open.count);
+        self.version.saturating_add(open)
+    }
 }
 
 impl Shard {
@@ -64,143 +92,218 @@ impl Shard {
     /// Waits for records that are being applied and holds new ones back while it copies.
     ///
     /// # Panics
-    /// Never: fragments and replicas are numbered with 32 bits.
+    /// Never: replicas are numbered with 32 bits.
     #[must_use]
-    pub fn export_ledger(&self) -> Vec<u8> {
+    pub fn export_state(&self) -> Vec<u8> {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let store = self.store();
-        let ledger = self.ledger.encode();
-        let fragments = store.fragments();
-        let mut bytes =
-            Vec::with_capacity(HEAD_SIZE + FRAGMENT_SIZE * fragments + ledger.len() + CRC_SIZE);
+        let (store, Range { start, end }) = (self.store(), self.fragments());
+        let windows = self.windows.encode();
+        let size = HEAD_SIZE + FRAGMENT_SIZE * store.fragments() + windows.len() + CRC_SIZE;
+        let mut bytes = Vec::with_capacity(size);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&[VERSION, u8::from(store.accumulates()), 0, 0]);
         let geometry = store.geometry();
-        for length in [geometry.len, geometry.stripe_len, geometry.fragment_len] {
+        for length in [geometry.fragment_len, geometry.len] {
             bytes.extend_from_slice(&(length as u64).to_le_bytes());
         }
-        bytes.extend_from_slice(&store.lsn().to_le_bytes());
-        for count in [fragments, self.ledger.replicas()] {
-            let count = u32::try_from(count).expect("fragments and replicas have 32-bit numbers");
-            bytes.extend_from_slice(&count.to_le_bytes());
+        for number in [start, end - start] {
+            bytes.extend_from_slice(&number.to_le_bytes());
         }
-        for fragment in 0..fragments {
-            bytes.extend_from_slice(&store.version(fragment).to_le_bytes());
-            bytes.extend_from_slice(&store.fragment_lsn(fragment).to_le_bytes());
-            bytes.extend_from_slice(&store.samples(fragment).to_le_bytes());
+        bytes.extend_from_slice(&store.lsn().to_le_bytes());
+        let replicas = u32::try_from(self.windows.replicas()).expect("ids have 32 bits");
+        for number in [replicas, 0] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        for place in 0..store.fragments() {
+            bytes.extend_from_slice(&store.version(place).to_le_bytes());
+            bytes.extend_from_slice(&store.fragment_lsn(place).to_le_bytes());
+            bytes.extend_from_slice(&store.samples(place).to_le_bytes());
         }
         rounds::encode(store, &mut bytes);
-        bytes.extend_from_slice(&ledger);
+        bytes.extend_from_slice(&windows);
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// Take an exported ledger in place of this shard's empty one.
+    /// Take the states of shards that together own every fragment of this one, in place of this
+    /// shard's empty one. The state of a shard with just these fragments is taken as it is.
     ///
     /// # Errors
-    /// [`ImportError::Ledger`] if the bytes are damaged, of another version or another shard;
-    /// [`ImportError::Store`] after the first record. Nothing was changed.
-    pub fn import_ledger(&self, bytes: &[u8]) -> Result<(), ImportError> {
-        let parsed = self.parse(bytes)?;
+    /// [`ImportError::State`] if bytes are damaged, of another version or another layout, or a
+    /// fragment is in none or two of them; [`ImportError::Store`] after the first record. Nothing
+    /// was changed.
+    pub fn import_state(&self, states: &[&[u8]]) -> Result<(), ImportError> {
+        let states =
+            states.iter().map(|bytes| State::parse(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let merged = self.merge(states)?;
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let store = self.store();
-        store.restore(parsed.lsn, &parsed.versions, &parsed.lsns, &parsed.samples)?;
-        for (fragment, (open, sum)) in parsed.rounds.iter().enumerate() {
-            store.restore_accumulated(fragment, *open, sum)?;
+        let all = |of: fn(&Fragment) -> u64| merged.fragments.iter().map(of).collect::<Vec<_>>();
+        let (versions, lsns) = (all(|one| one.version), all(|one| one.lsn));
+        store.restore(merged.lsn, &versions, &lsns, &all(|one| one.samples))?;
+        for (place, fragment) in merged.fragments.iter().enumerate() {
+            if let Some((open, sum)) = &fragment.round {
+                store.restore_accumulated(place, *open, sum)?;
+            }
         }
-        self.ledger.replace(parsed.ledger);
+        self.windows.replace(merged.windows);
         Ok(())
     }
 
-    fn parse(&self, bytes: &[u8]) -> Result<Parsed, LedgerError> {
-        let short = LedgerError::Size { actual: bytes.len(), expected: HEAD_SIZE + CRC_SIZE };
-        let (body, stored) = bytes.split_last_chunk::<CRC_SIZE>().ok_or(short)?;
-        if body.len() < HEAD_SIZE {
-            return Err(short);
+    /// One state of this shard's fragments.
+    fn merge(&self, mut states: Vec<State>) -> Result<State, StateError> {
+        let own = self.fragments();
+        states.retain(|state| {
+            let theirs = state.windows.fragments();
+            theirs.start < own.end && own.start < theirs.end
+        });
+        self.compare(&states)?;
+        if states.len() == 1 && states[0].windows.fragments() == own {
+            return Ok(states.remove(0));
         }
-        if body[..4] != MAGIC {
-            let (found, expected) = (u32_at(body, 0), u32::from_le_bytes(MAGIC));
-            return Err(LedgerError::Magic { found, expected });
+        let mut fragments = vec![Fragment::default(); own.len()];
+        let mut shares = Vec::with_capacity(states.len());
+        for state in &states {
+            let theirs = state.windows.fragments();
+            let common = own.start.max(theirs.start)..own.end.min(theirs.end);
+            for fragment in common.clone() {
+                let [to, from] = [&own, &theirs].map(|all| (fragment - all.start) as usize);
+                fragments[to].clone_from(&state.fragments[from]);
+            }
+            shares.push((&state.windows, common));
+        }
+        let records = fragments.iter().map(Fragment::records);
+        let lsn = records.fold(0, u64::saturating_add);
+        for fragment in &mut fragments {
+            fragment.lsn = if fragment.version > 0 { lsn } else { 0 };
+        }
+        let windows = Windows::join(own, &shares, lsn)?;
+        let geometry = self.store().geometry();
+        let (fragment_len, len) = (geometry.fragment_len as u64, geometry.len as u64);
+        let accumulates = self.store().accumulates();
+        Ok(State { fragment_len, len, lsn, accumulates, fragments, windows })
+    }
+
+    /// Whether every fragment of this shard comes from one of the states, with all its elements.
+    fn compare(&self, states: &[State]) -> Result<(), StateError> {
+        let expected = self.store().geometry().fragment_len as u64;
+        if let Some(state) = states.iter().find(|state| state.fragment_len != expected) {
+            return Err(StateError::FragmentLen { found: state.fragment_len, expected });
+        }
+        let accumulates = !self.store().accumulates();
+        if states.iter().any(|state| state.accumulates == accumulates) {
+            return Err(StateError::Rounds { accumulates });
+        }
+        for (place, fragment) in self.fragments().enumerate() {
+            let mut lens = states.iter().filter_map(|state| state.elements(fragment));
+            let (found, others) = (lens.next(), lens.count());
+            let Some(found) = found.filter(|_| others == 0) else {
+                let count = others + usize::from(found.is_some());
+                return Err(StateError::Count { fragment, count });
+            };
+            let expected = self.fragment_len(fragment).unwrap_or(0) as u64;
+            if found != expected {
+                return Err(StateError::Fragment { fragment, found, expected });
+            }
+            let mut rounds = states.iter().filter_map(|state| state.round(fragment));
+            if rounds.any(|(open, sum)| !self.store().may_hold(place, open, sum)) {
+                return Err(StateError::Round { fragment });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Elements of a fragment, if it is one of this state's.
+    fn elements(&self, fragment: u32) -> Option<u64> {
+        let place = u64::from(self.windows.place(fragment)?);
+        Some(self.fragment_len.min(self.len - place * self.fragment_len))
+    }
+
+    fn round(&self, fragment: u32) -> Option<&Open> {
+        let place = self.windows.place(fragment)?;
+        self.fragments[place as usize].round.as_ref()
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, StateError> {
+        let short = StateError::Size { actual: bytes.len(), expected: HEAD_SIZE + CRC_SIZE };
+        let (body, stored) = bytes.split_last_chunk::<CRC_SIZE>().ok_or(short)?;
+        let (head, rest) = body.split_first_chunk::<HEAD_SIZE>().ok_or(short)?;
+        if head[..4] != MAGIC {
+            let found = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+            return Err(StateError::Magic { found, expected: u32::from_le_bytes(MAGIC) });
         }
         let (stored, computed) = (u32::from_le_bytes(*stored), crc32c(body));
         if stored != computed {
-            return Err(LedgerError::Checksum { stored, computed });
+            return Err(StateError::Checksum { stored, computed });
         }
-        if body[4] != VERSION {
-            return Err(LedgerError::Version { found: body[4], expected: VERSION });
+        if head[4] != VERSION {
+            return Err(StateError::Version { found: head[4], expected: VERSION });
         }
-        if body[5] != u8::from(self.store().accumulates()) {
-            let what = "whether records are combined in rounds";
-            return Err(LedgerError::Inconsistent { what, offset: 5 });
+        if head[5] > 1 || head[6..8] != [0; 2] || head[44..] != [0; 4] {
+            return Err(StateError::Inconsistent { what: "reserved bytes", offset: 5 });
         }
-        if body[6..8] != [0; 2] {
-            return Err(LedgerError::Inconsistent { what: "reserved bytes", offset: 6 });
-        }
-        self.compare_geometry(body)?;
-        let (lsn, fragments) = (u64_at(body, 32), u32_at(body, 40) as usize);
-        if fragments != self.store().fragments() {
-            return Err(LedgerError::Inconsistent { what: "the number of fragments", offset: 40 });
-        }
-        // The store is that large, and everything behind is counted by the bytes that are there.
-        let rounds_at = HEAD_SIZE + FRAGMENT_SIZE * fragments;
-        let Some(rest) = body.get(rounds_at..) else {
-            let expected = rounds_at + CRC_SIZE;
-            return Err(LedgerError::Size { actual: bytes.len(), expected });
+        let accumulates = head[5] == 1;
+        let mut words = Words::new(&head[8..]);
+        let mut double = || words.u64().ok_or(short);
+        let (fragment_len, len, numbers, lsn) = (double()?, double()?, double()?, double()?);
+        let (first, count) = (numbers & 0xFFFF_FFFF, numbers >> 32);
+        let [first, count] = [first, count].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        let end = first.checked_add(count);
+        let is_cut = fragment_len > 0 && len > 0 && len.div_ceil(fragment_len) == u64::from(count);
+        let (Some(end), true) = (end, is_cut) else {
+            return Err(StateError::Inconsistent { what: "the numbers of fragments", offset: 8 });
         };
-        let [versions, lsns, samples] = parse_fragments(body, fragments, lsn)?;
-        let (rounds, rest) = rounds::decode(self.store(), rest, rounds_at)?;
-        let ledger = Ledger::decode(rest, body.len() - rest.len(), lsn)?;
-        if ledger.replicas() != u32_at(body, 44) as usize {
-            return Err(LedgerError::Inconsistent { what: "the number of replicas", offset: 44 });
-        }
-        Ok(Parsed { lsn, versions, lsns, samples, rounds, ledger })
-    }
-
-    fn compare_geometry(&self, body: &[u8]) -> Result<(), LedgerError> {
-        let [len, stripe_len, fragment_len] = [8, 16, 24].map(|at| u64_at(body, at));
-        let own = self.store().geometry();
-        let [expected_len, expected_stripe_len, expected_fragment_len] =
-            [own.len, own.stripe_len, own.fragment_len].map(|length| length as u64);
-        if (len, stripe_len, fragment_len)
-            == (expected_len, expected_stripe_len, expected_fragment_len)
-        {
-            return Ok(());
-        }
-        Err(LedgerError::Geometry {
-            len,
-            stripe_len,
+        let replicas = words.u32().ok_or(short)?;
+        // Everything behind is counted by the bytes that are there.
+        let rounds_at = HEAD_SIZE + FRAGMENT_SIZE * count as usize;
+        let Some((head, rest)) = rest.split_at_checked(rounds_at - HEAD_SIZE) else {
+            let expected = rounds_at + CRC_SIZE;
+            return Err(StateError::Size { actual: bytes.len(), expected });
+        };
+        let fragments = parse_fragments(head, lsn)?;
+        let mut state = Self {
             fragment_len,
-            expected_len,
-            expected_stripe_len,
-            expected_fragment_len,
-        })
+            len,
+            lsn,
+            accumulates,
+            fragments,
+            windows: Windows::new(first..end),
+        };
+        let mut words = Words::new(rest);
+        for fragment in (first..end).filter(|_| accumulates) {
+            let wrong = StateError::Inconsistent {
+                what: "a fragment's round",
+                offset: body.len() - words.left(),
+            };
+            let elements = state.elements(fragment).and_then(|len| usize::try_from(len).ok());
+            let round = elements.and_then(|len| rounds::decode(&mut words, len));
+            state.fragments[(fragment - first) as usize].round = Some(round.ok_or(wrong)?);
+        }
+        let offset = body.len() - words.left();
+        state.windows = Windows::decode(first..end, words.rest(), offset, lsn)?;
+        if state.windows.replicas() != replicas as usize {
+            return Err(StateError::Inconsistent { what: "the number of replicas", offset: 40 });
+        }
+        Ok(state)
     }
 }
 
 /// Versions, LSNs and samples of all fragments; every update has one LSN, so neither of the first
 /// two passes the shard's.
-fn parse_fragments(body: &[u8], fragments: usize, lsn: u64) -> Result<[Vec<u64>; 3], LedgerError> {
-    let [mut versions, mut lsns, mut samples] = [(); 3].map(|()| Vec::with_capacity(fragments));
-    for fragment in 0..fragments {
-        let offset = HEAD_SIZE + FRAGMENT_SIZE * fragment;
-        let (version, last) = (u64_at(body, offset), u64_at(body, offset + 8));
-        if version > last || last > lsn || (version == 0) != (last == 0) {
-            return Err(LedgerError::Inconsistent { what: "a fragment's version", offset });
+fn parse_fragments(bytes: &[u8], lsn: u64) -> Result<Vec<Fragment>, StateError> {
+    let mut words = Words::new(bytes);
+    let mut fragments = Vec::with_capacity(bytes.len() / FRAGMENT_SIZE);
+    let mut sum = 0_u64;
+    while let (Some(version), Some(last), Some(samples)) = (words.u64(), words.u64(), words.u64()) {
+        sum = sum.saturating_add(version);
+        if version > last || last > lsn || (version == 0) != (last == 0) || sum > lsn {
+            let offset = HEAD_SIZE + FRAGMENT_SIZE * fragments.len();
+            return Err(StateError::Inconsistent { what: "a fragment's version", offset });
         }
-        versions.push(version);
-        lsns.push(last);
-        samples.push(u64_at(body, offset + 16));
+        fragments.push(Fragment { version, lsn: last, samples, round: None });
     }
-    Ok([versions, lsns, samples])
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(word)
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+    Ok(fragments)
 }

@@ -5,6 +5,7 @@
 //! fragments so small that a scatter list costs more, and one at a time what readers may not keep:
 //! many slow ones would hold every block that records need.
 
+use std::ops::Range;
 use std::sync::PoisonError;
 
 use super::Shard;
@@ -37,31 +38,32 @@ pub struct Batch {
     pub frames: usize,
     /// Bytes in the pieces.
     pub size: usize,
-    /// The first fragment that was not looked at; the number of fragments when done.
-    pub cursor: usize,
+    /// The first fragment that was not looked at; the one behind the shard's last when done.
+    pub cursor: u32,
 }
 
 impl Shard {
     /// PARAMETERS frames of the fragments from `cursor` on whose last record is later than
-    /// `since`, until they are `size_max` bytes or more, or the end is reached.
+    /// `since`, until they are `size_max` bytes or more, or the end is reached. A cursor before the
+    /// shard's first fragment is as good as that.
     ///
     /// `since` 0 means that the asker has nothing: every fragment is sent, pushed into or not. The
     /// batch ends early where other readers keep so much that this one must copy.
     #[must_use]
-    pub fn parameter_frames(&self, since: u64, cursor: usize, size_max: usize) -> Batch {
-        let mut batch = Batch { cursor, ..Batch::default() };
-        let fragments = self.store().fragments();
-        while batch.cursor < fragments && (batch.frames == 0 || batch.size < size_max) {
-            let fragment = batch.cursor;
+    pub fn parameter_frames(&self, since: u64, cursor: u32, size_max: usize) -> Batch {
+        let Range { start, end } = self.fragments();
+        let mut batch = Batch { cursor: cursor.max(start), ..Batch::default() };
+        while batch.cursor < end && (batch.frames == 0 || batch.size < size_max) {
+            let place = (batch.cursor - start) as usize;
             let mut is_full = false;
-            if since == 0 || self.store().fragment_lsn(fragment) > since {
-                let mut pinned = self.pin_whole(fragment);
+            if since == 0 || self.store().fragment_lsn(place) > since {
+                let mut pinned = self.pin_whole(place);
                 let size = pinned.stripes.iter().map(|p| size_of_val(p.parameters())).sum();
                 is_full = size > GATHER_SIZE && !self.store().keep(&mut pinned);
                 if is_full && batch.frames > 0 {
                     break;
                 }
-                self.add_frame(&mut batch, fragment, pinned, size, is_full);
+                self.add_frame(&mut batch, pinned, size, is_full);
             }
             batch.cursor += 1;
             if is_full {
@@ -72,29 +74,22 @@ impl Shard {
     }
 
     /// A fragment between two of its records: never half of an update.
-    fn pin_whole(&self, fragment: usize) -> PinnedFragment {
-        let pinned = self.store().pin_fragment(fragment);
+    fn pin_whole(&self, place: usize) -> PinnedFragment {
+        let pinned = self.store().pin_fragment(place);
         if pinned.whole {
             return pinned;
         }
         // Writers on other threads were faster every time: hold records back for one look.
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        self.store().pin_fragment(fragment)
+        self.store().pin_fragment(place)
     }
 
-    fn add_frame(
-        &self,
-        batch: &mut Batch,
-        fragment: usize,
-        pinned: PinnedFragment,
-        size: usize,
-        must_copy: bool,
-    ) {
+    /// The frame of the fragment at the batch's cursor.
+    fn add_frame(&self, batch: &mut Batch, pinned: PinnedFragment, size: usize, must_copy: bool) {
         let is_copied = must_copy || size <= GATHER_SIZE;
         let header = Header {
             dtype: DType::F32 as u8,
-            // The store numbers its fragments with 32 bits.
-            fragment: u32::try_from(fragment).unwrap_or(u32::MAX),
+            fragment: batch.cursor,
             seq: pinned.lsn,
             version: pinned.version,
             length: size as u64,

@@ -1,6 +1,7 @@
 //! A store and the memory of who has pushed into it: what a shard must never lose together.
 //!
-//! The store applies records and knows nobody; the ledger knows everybody and applies nothing.
+//! The store applies records and knows nobody; the windows know everybody and apply nothing.
+//! Fragments have the numbers of the whole layout here; the store's own begin at 0.
 //! [`Shard::settle`] is the one place where a record meets both: it is judged, applied and marked
 //! under the lock of its replica's entry, so nobody can see it applied and not marked.
 //!
@@ -15,13 +16,14 @@ mod export;
 mod fetch;
 mod rounds;
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::codec::{self, Codec};
-use crate::dedupe::{Claim, Entry, Ledger, Run, Verdict, lock};
+use crate::dedupe::{Entry, Judgement, Run, Verdict, Windows, lock};
 use crate::frame::Code;
 use crate::kernel::{DType, Gradient, check};
-use crate::store::{Admission, Applied, ApplyError, CloseError, Closed, Store};
+use crate::store::{Admission, Applied, ApplyError, CloseError, Closed, Store, StoreError};
 
 use decoded::{Scratch, Scratches};
 pub use export::ImportError;
@@ -34,9 +36,9 @@ pub struct Record<'a> {
     pub replica: u32,
     /// Which life of the replica.
     pub incarnation: u32,
-    /// The record's number.
-    pub seq: u64,
-    /// Which fragment of the store.
+    /// Which of its pushes.
+    pub push: u64,
+    /// Which fragment of the layout.
     pub fragment: u32,
     /// The fragment's version that the replica computed its gradient from.
     pub base_version: u64,
@@ -52,7 +54,7 @@ pub struct Record<'a> {
 
 /// The definite good answers to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Answer {
     /// Applied now, or added to its round.
     Applied {
         /// The record's log sequence number.
@@ -110,11 +112,11 @@ impl From<ApplyError> for Refused {
     }
 }
 
-/// A store, its ledger, and the gate between records and exports.
+/// A store, whose records it knows, and the gate between records and exports.
 #[derive(Debug)]
 pub struct Shard {
     store: Arc<Store>,
-    ledger: Ledger,
+    windows: Windows,
     gate: RwLock<()>,
     joint: fetch::Joint,
     codec: Option<Arc<Codec>>,
@@ -123,14 +125,20 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Around a store nobody has pushed into.
-    #[must_use]
-    pub fn new(store: Store) -> Self {
+    /// Around a store nobody has pushed into, whose fragments are those of the layout from
+    /// `first_fragment` on.
+    ///
+    /// # Errors
+    /// [`StoreError::Numbers`] if 32 bits do not number them.
+    pub fn new(store: Store, first_fragment: u32) -> Result<Self, StoreError> {
+        let count = store.fragments();
+        let end = u32::try_from(count).ok().and_then(|count| first_fragment.checked_add(count));
+        let end = end.ok_or(StoreError::Numbers { first: first_fragment, count })?;
         let joint = fetch::Joint::new(store.geometry());
-        let gate = RwLock::new(());
+        let windows = Windows::new(first_fragment..end);
         let decoded = Scratches::new(store.geometry());
-        let (store, ledger) = (Arc::new(store), Ledger::default());
-        Self { store, ledger, gate, joint, codec: None, decoded, norm_max: None }
+        let (store, gate) = (Arc::new(store), RwLock::new(()));
+        Ok(Self { store, windows, gate, joint, codec: None, decoded, norm_max: None })
     }
 
     /// The same, for records that this codec has encoded, too.
@@ -169,54 +177,66 @@ impl Shard {
         &self.store
     }
 
-    /// Elements of a fragment, which are fewer in the last one; `None` beyond the end.
+    /// The fragments of the layout that this shard owns.
     #[must_use]
-    pub fn fragment_len(&self, fragment: usize) -> Option<usize> {
-        let range = self.store.geometry().fragment_range(fragment);
-        (!range.is_empty()).then_some(range.len())
+    pub fn fragments(&self) -> Range<u32> {
+        self.windows.fragments()
     }
 
-    /// Judge a run before its records arrive; see [`Ledger::admit`].
+    /// The store's number of a fragment, if it is one of this shard's.
+    #[must_use]
+    pub fn place(&self, fragment: u32) -> Option<usize> {
+        self.windows.place(fragment).map(|place| place as usize)
+    }
+
+    /// Elements of a fragment, which are fewer in the layout's last one; `None` if it is another
+    /// shard's.
+    #[must_use]
+    pub fn fragment_len(&self, fragment: u32) -> Option<usize> {
+        Some(self.store.geometry().fragment_range(self.place(fragment)?).len())
+    }
+
+    /// Judge a run before its records arrive; see [`Windows::admit`].
     #[must_use]
     pub fn admit(&self, run: &Run) -> Verdict {
         let _open = self.enter();
-        self.ledger.admit(run)
+        self.windows.admit(run)
     }
 
     /// Refuse older incarnations for ever.
     pub fn fence(&self, replica: u32, incarnation: u32) {
         let _open = self.enter();
-        self.ledger.fence(replica, incarnation);
+        self.windows.fence(replica, incarnation);
     }
 
-    /// Fence and forget whoever left for good; see [`Ledger::retire`].
+    /// Fence and forget whoever left for good; see [`Windows::retire`].
     pub fn retire(&self, next: u32, ranges: &[(u32, u32)]) -> bool {
         let _open = self.enter();
-        self.ledger.retire(next, ranges)
+        self.windows.retire(next, ranges)
     }
 
     /// Whether an id was retired.
     #[must_use]
     pub fn is_retired(&self, replica: u32) -> bool {
-        self.ledger.is_retired(replica)
+        self.windows.is_retired(replica)
     }
 
-    /// Records applied of replicas that are forgotten.
+    /// Records applied that no replica's entry counts; see [`Windows::applied_of_nobody`].
     #[must_use]
-    pub fn applied_of_retired(&self) -> u64 {
-        self.ledger.applied_of_retired()
+    pub fn applied_of_nobody(&self) -> u64 {
+        self.windows.applied_of_nobody()
     }
 
     /// Replicas that are remembered.
     #[must_use]
     pub fn replicas(&self) -> usize {
-        self.ledger.replicas()
+        self.windows.replicas()
     }
 
     /// What is remembered of a replica.
     #[must_use]
     pub fn find(&self, replica: u32) -> Option<Entry> {
-        self.ledger.find(replica)
+        self.windows.find(replica)
     }
 
     /// Take a record that has no identity; see [`Store::take`].
@@ -225,14 +245,14 @@ impl Shard {
     /// [`ApplyError`]; nothing was taken.
     pub fn take(
         &self,
-        fragment: usize,
+        fragment: u32,
         gradient: Gradient<'_>,
         base_version: u64,
         admission: &Admission,
     ) -> Result<Applied, ApplyError> {
         let _open = self.enter();
         self.check_norm(gradient)?;
-        self.store.take(fragment, gradient, base_version, admission)
+        self.store.take(self.expect_place(fragment)?, gradient, base_version, admission)
     }
 
     /// Apply what one fragment has accumulated; see [`Store::close_round`].
@@ -241,40 +261,57 @@ impl Shard {
     /// [`CloseError`]; nothing was applied.
     pub fn close_round(
         &self,
-        fragment: usize,
+        fragment: u32,
         round: u64,
         factor: Option<f32>,
     ) -> Result<Option<Closed>, CloseError> {
         let _open = self.enter();
-        self.store.close_round(fragment, round, factor)
+        let place = self.expect_place(fragment).map_err(CloseError::NotNow)?;
+        self.store.close_round(place, round, factor)
+    }
+
+    fn expect_place(&self, fragment: u32) -> Result<usize, ApplyError> {
+        let (number, fragments) = (fragment as usize, self.store.fragments());
+        self.place(fragment).ok_or(ApplyError::Fragment { fragment: number, fragments })
     }
 
     /// Judge, apply (or add to its round) and mark one record.
     ///
     /// # Errors
     /// [`Refused`]; nothing was applied and nothing was marked.
-    pub fn settle(&self, record: &Record<'_>) -> Result<Outcome, Refused> {
+    pub fn settle(&self, record: &Record<'_>) -> Result<Answer, Refused> {
         let _open = self.enter();
-        let entry = self.ledger.entry(record.replica).ok_or_else(|| {
-            let retired = self.ledger.is_retired(record.replica);
+        let entry = self.windows.entry(record.replica).ok_or_else(|| {
+            let retired = self.windows.is_retired(record.replica);
             Refused::because(if retired { Code::Fenced } else { Code::UnknownState })
         })?;
         let mut entry = lock(&entry);
-        match entry.claim(record.incarnation, record.seq) {
-            Claim::New => {}
-            Claim::Done => return Ok(Outcome::Duplicate { lsn: entry.last_lsn() }),
-            Claim::Fenced => return Err(Refused::because(Code::Fenced)),
-            Claim::Unknown => return Err(Refused::because(Code::UnknownState)),
-            Claim::Window => return Err(Refused::because(Code::Window)),
-        }
+        let place = self.windows.place(record.fragment);
+        let code = match (entry.judge(record.incarnation, record.push, place), place) {
+            (Judgement::New, Some(place)) => return self.apply_new(record, place, &mut entry),
+            (Judgement::Done, _) => return Ok(Answer::Duplicate { lsn: entry.last_lsn() }),
+            (Judgement::Fenced, _) => Code::Fenced,
+            (Judgement::Unknown, _) => Code::UnknownState,
+            (Judgement::Window, _) => Code::Window,
+            (Judgement::Elsewhere, _) | (_, None) => Code::Fragment,
+        };
+        Err(Refused::because(code))
+    }
+
+    /// Apply and mark a record that was judged as new.
+    fn apply_new(
+        &self,
+        record: &Record<'_>,
+        place: u32,
+        entry: &mut Entry,
+    ) -> Result<Answer, Refused> {
         let mut scratch = None;
         let gradient = self.gradient(record, &mut scratch)?;
         self.check_norm(gradient)?;
-        let fragment = record.fragment as usize;
-        let applied =
-            self.store.take(fragment, gradient, record.base_version, &record.admission)?;
-        entry.complete(record.seq, applied.lsn);
-        Ok(Outcome::Applied {
+        let (base, admission) = (record.base_version, &record.admission);
+        let applied = self.store.take(place as usize, gradient, base, admission)?;
+        entry.complete(record.push, place, applied.lsn);
+        Ok(Answer::Applied {
             lsn: applied.lsn,
             staleness: applied.version_before.saturating_sub(record.base_version),
         })
@@ -297,7 +334,7 @@ impl Shard {
         let Some(codec) = codec.filter(|_| dtype == codec::DECODED) else {
             return Err(Refused::because(Code::Unsupported));
         };
-        let len = self.fragment_len(record.fragment as usize);
+        let len = self.fragment_len(record.fragment);
         let len = len.ok_or_else(|| Refused::because(Code::Fragment))?;
         let target = &mut scratch.insert(self.decoded.take()).values_mut()[..len];
         codec.decode(record.payload, target).map_err(|_| Refused::because(Code::Length))?;

@@ -28,6 +28,8 @@ pub enum StoreError {
     Sealed { lsn: u64 },
     #[error("{name} has {actual} entries, the store has {expected} fragments")]
     Fragments { name: &'static str, actual: usize, expected: usize },
+    #[error("{count} fragments from {first} on have numbers beyond 32 bits")]
+    Numbers { first: u32, count: usize },
     #[error("fragment {fragment} has LSN {fragment_lsn}, above the store's LSN {lsn}")]
     Lsn { fragment: usize, fragment_lsn: u64, lsn: u64 },
     #[error("fragment {fragment}: what was accumulated does not fit this store's accumulators")]

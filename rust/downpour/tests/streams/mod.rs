@@ -18,12 +18,15 @@ pub const FRAGMENTS: usize = 4;
 pub const PAYLOAD_SIZE_MAX: usize = 8 * FRAGMENT_LEN;
 pub const CONTROL_SIZE_MAX: usize = 128;
 pub const ACK_EVERY: u32 = 3;
+/// The shard's fragments have these numbers in the layout: 5 to 8.
+pub const FIRST: u32 = 5;
 
 /// SGD with a power-of-two rate: small integers stay exact.
 pub fn shard() -> Shard {
     let parts = [("sgd".to_owned(), BTreeMap::from([("lr".to_owned(), 0.5)]))];
     let geometry = Geometry { len: LEN, stripe_len: 16, fragment_len: FRAGMENT_LEN };
-    Shard::new(Store::new(geometry, Optimizer::compile(&parts, None).unwrap()).unwrap())
+    Shard::new(Store::new(geometry, Optimizer::compile(&parts, None).unwrap()).unwrap(), FIRST)
+        .unwrap()
 }
 
 pub fn inlet() -> ShardInlet {
@@ -38,7 +41,7 @@ pub fn parameters(shard: &Shard) -> Vec<f32> {
 
 /// Everything a record can change.
 pub fn state(shard: &Shard) -> (Vec<u8>, Vec<u32>) {
-    (shard.export_ledger(), parameters(shard).into_iter().map(f32::to_bits).collect())
+    (shard.export_state(), parameters(shard).into_iter().map(f32::to_bits).collect())
 }
 
 pub fn gradient() -> Vec<f32> {
@@ -59,34 +62,50 @@ pub fn control(kind: Kind, seq: u64) -> Vec<u8> {
     frame(Header { seq, ..Header::new(kind) }, b"")
 }
 
-pub fn announcement(first_seq: u64, count: u32) -> Vec<u8> {
-    let payload = Announcement { first_incomplete: 1, clock: 3, samples: 64 }.encode();
-    let head =
-        Header { replica: 1, incarnation: 1, seq: first_seq, count, ..Header::new(Kind::Push) };
+/// A run of `count` records of a push of replica 1, from a fragment of the shard on.
+pub fn announcement(push: u64, place: u32, count: u32) -> Vec<u8> {
+    let payload = Announcement { first_open: 1, clock: 3, samples: 64 }.encode();
+    let head = Header {
+        replica: 1,
+        incarnation: 1,
+        seq: push,
+        fragment: FIRST + place,
+        count,
+        ..Header::new(Kind::Push)
+    };
     frame(head, &payload)
 }
 
 /// One record of replica 1.
-pub fn record(seq: u64, fragment: u32, dtype: u8, payload: &[u8]) -> Vec<u8> {
-    let head =
-        Header { dtype, replica: 1, incarnation: 1, fragment, seq, ..Header::new(Kind::Fragment) };
+pub fn record(push: u64, place: u32, dtype: u8, payload: &[u8]) -> Vec<u8> {
+    let head = Header {
+        dtype,
+        replica: 1,
+        incarnation: 1,
+        fragment: FIRST + place,
+        seq: push,
+        ..Header::new(Kind::Fragment)
+    };
     frame(head, payload)
 }
 
 /// A whole push of `values`: the announcement, then a record for each fragment.
-pub fn push(first_seq: u64, values: &[f32]) -> Vec<u8> {
+pub fn push(push: u64, values: &[f32]) -> Vec<u8> {
+    let before = FIRST as usize;
+    // The layout has other fragments before the shard's.
+    let layout = [vec![9.0; before * FRAGMENT_LEN], values.to_vec()].concat();
     let bytes = bytes_of(values);
     let run = FragmentRun {
         dtype: DType::F32,
         fragment_len: FRAGMENT_LEN,
-        first_fragment: 0,
+        first_fragment: before,
         count: FRAGMENTS,
         replica: 1,
         incarnation: 1,
-        first_seq,
+        push,
     };
-    let headers = run.headers(&bytes, &[0; FRAGMENTS]).unwrap();
-    let mut stream = announcement(first_seq, FRAGMENTS.try_into().unwrap());
+    let headers = run.headers(&bytes_of(&layout), &vec![0; before + FRAGMENTS]).unwrap();
+    let mut stream = announcement(push, 0, FRAGMENTS.try_into().unwrap());
     for (head, payload) in headers.chunks(HEADER_SIZE).zip(bytes.chunks(4 * FRAGMENT_LEN)) {
         stream.extend_from_slice(head);
         stream.extend_from_slice(payload);
@@ -146,11 +165,15 @@ pub fn decide(inlet: &mut ShardInlet, shard: &Shard, event: &Event, decision: De
     let verdict = shard.admit(&Run {
         replica: head.replica,
         incarnation: head.incarnation,
-        first_seq: head.seq,
+        push: head.seq,
+        fragment: head.fragment,
         count: head.count,
-        first_incomplete: said.first_incomplete,
+        first_open: said.first_open,
     });
-    assert!(matches!(verdict, Verdict::New | Verdict::Partly | Verdict::Done), "{verdict:?}");
+    assert!(
+        matches!(verdict, Verdict::New | Verdict::Partly | Verdict::Done | Verdict::Elsewhere),
+        "{verdict:?}"
+    );
     match decision {
         Decision::Accept(scale) => inlet.accept(scale, shard).unwrap(),
         Decision::Skip => inlet.skip().unwrap(),

@@ -1,4 +1,4 @@
-//! `Optimizer` and `Store`.
+//! `Optimizer` and `Shard`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use downpour::dedupe::Run;
 use downpour::kernel::{Gradient, Level};
 use downpour::optimizer;
-use downpour::shard::Shard;
+use downpour::shard;
 use downpour::store::{self, Admission, Geometry, Round};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -80,37 +80,37 @@ impl From<store::Closed> for Closed {
 
 /// One shard's parameters and optimizer state as published stripes.
 #[pyclass(frozen, module = "pydownpour._core")]
-pub struct Store {
-    pub shard: Arc<Shard>,
+pub struct Shard {
+    pub shard: Arc<shard::Shard>,
 }
 
-impl Store {
+impl Shard {
     fn store(&self) -> &store::Store {
         self.shard.store()
     }
 
-    fn check_fragment(&self, fragment: usize) -> Result<(), Failure> {
-        if fragment < self.store().fragments() {
-            return Ok(());
-        }
-        let value = fragment as i128;
-        Err(Failure::Argument { name: "fragment", value, bound: "below the store's fragments" })
+    /// The store's number of a fragment of the layout.
+    fn place(&self, fragment: u32) -> Result<usize, Failure> {
+        let value = i128::from(fragment);
+        let bound = "one of the shard's fragments";
+        self.shard.place(fragment).ok_or(Failure::Argument { name: "fragment", value, bound })
     }
 }
 
 #[pymethods]
-impl Store {
+impl Shard {
     #[new]
     #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     #[pyo3(signature = (
-        *, len, stripe_len, fragment_len, optimizer, codec = None, accumulates = false,
-        max_norm = None
+        *, len, stripe_len, fragment_len, first_fragment = 0, optimizer, codec = None,
+        accumulates = false, max_norm = None
     ))]
     fn new(
         py: Python<'_>,
         len: usize,
         stripe_len: usize,
         fragment_len: usize,
+        first_fragment: u32,
         optimizer: &Optimizer,
         codec: Option<&Codec>,
         accumulates: bool,
@@ -124,7 +124,8 @@ impl Store {
             let geometry = Geometry { len, stripe_len, fragment_len };
             let store = store::Store::new(geometry, optimizer.compile()?)?;
             let store = if accumulates { store.accumulating()? } else { store };
-            let shard = Shard::new(store).with_codec(codec).with_norm_max(max_norm);
+            let shard = shard::Shard::new(store, first_fragment)?;
+            let shard = shard.with_codec(codec).with_norm_max(max_norm);
             Ok(Self { shard: Arc::new(shard) })
         })
     }
@@ -142,6 +143,12 @@ impl Store {
     #[getter]
     fn fragment_len(&self) -> usize {
         self.store().geometry().fragment_len
+    }
+
+    /// The layout's number of the first fragment here.
+    #[getter]
+    fn first_fragment(&self) -> u32 {
+        self.shard.fragments().start
     }
 
     #[getter]
@@ -176,19 +183,16 @@ impl Store {
     }
 
     /// Updates applied to this fragment.
-    fn version(&self, py: Python<'_>, fragment: usize) -> PyResult<u64> {
-        enter(py, 0, || {
-            self.check_fragment(fragment)?;
-            Ok(self.store().version(fragment))
-        })
+    fn version(&self, py: Python<'_>, fragment: u32) -> PyResult<u64> {
+        enter(py, 0, || Ok(self.store().version(self.place(fragment)?)))
     }
 
     /// All fragment versions, u64 little-endian.
     fn versions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let fragments = self.store().fragments();
         PyBytes::new_with(py, 8 * fragments, |bytes| {
-            for (fragment, slot) in bytes.chunks_exact_mut(8).enumerate() {
-                slot.copy_from_slice(&self.store().version(fragment).to_le_bytes());
+            for (place, slot) in bytes.chunks_exact_mut(8).enumerate() {
+                slot.copy_from_slice(&self.store().version(place).to_le_bytes());
             }
             Ok(())
         })
@@ -203,7 +207,7 @@ impl Store {
     fn apply(
         &self,
         py: Python<'_>,
-        fragment: usize,
+        fragment: u32,
         payload: Input,
         dtype: u8,
         base_version: Option<u64>,
@@ -230,25 +234,19 @@ impl Store {
     }
 
     /// (round, records, sum of their weights) of what a fragment has accumulated, or None.
-    fn accumulated(&self, py: Python<'_>, fragment: usize) -> PyResult<Option<(u64, u64, f64)>> {
+    fn accumulated(&self, py: Python<'_>, fragment: u32) -> PyResult<Option<(u64, u64, f64)>> {
         enter(py, 0, || {
-            self.check_fragment(fragment)?;
-            let open = self.store().accumulated(fragment).filter(|open| open.count > 0);
+            let place = self.place(fragment)?;
+            let open = self.store().accumulated(place).filter(|open| open.count > 0);
             Ok(open.map(|open| (open.round, open.count, open.weight)))
         })
     }
 
     /// Copy the sum of a fragment's open round, or zeros.
-    fn read_accumulated(
-        &self,
-        py: Python<'_>,
-        fragment: usize,
-        mut target: Output,
-    ) -> PyResult<()> {
+    fn read_accumulated(&self, py: Python<'_>, fragment: u32, mut target: Output) -> PyResult<()> {
         let size = target.bytes_mut().len();
         enter(py, size, || {
-            self.check_fragment(fragment)?;
-            self.store().read_accumulated(fragment, target.elements_mut()?)?;
+            self.store().read_accumulated(self.place(fragment)?, target.elements_mut()?)?;
             Ok(())
         })
     }
@@ -258,7 +256,7 @@ impl Store {
     fn close_round(
         &self,
         py: Python<'_>,
-        fragment: usize,
+        fragment: u32,
         round: u64,
         factor: Option<f32>,
     ) -> PyResult<Option<Closed>> {
@@ -267,27 +265,29 @@ impl Store {
         })
     }
 
-    /// Verdict for a run of seqs, in one word.
+    /// Verdict for a run of a push's fragments, in one word.
+    #[allow(clippy::too_many_arguments, reason = "the fields of an announcement")]
     fn admit(
         &self,
         py: Python<'_>,
         replica: u32,
         incarnation: u32,
-        first_seq: u64,
+        push: u64,
+        fragment: u32,
         count: u32,
-        first_incomplete: u64,
+        first_open: u64,
     ) -> PyResult<&'static str> {
         enter(py, 0, || {
             for (name, value) in [
                 ("replica", u64::from(replica)),
                 ("incarnation", u64::from(incarnation)),
-                ("first_seq", first_seq),
+                ("push", push),
             ] {
                 if value == 0 {
                     return Err(Failure::Argument { name, value: 0, bound: "at least 1" });
                 }
             }
-            let run = Run { replica, incarnation, first_seq, count, first_incomplete };
+            let run = Run { replica, incarnation, push, fragment, count, first_open };
             Ok(self.shard.admit(&run).name())
         })
     }
@@ -316,10 +316,10 @@ impl Store {
         self.shard.is_retired(replica)
     }
 
-    /// Records applied of replicas that are forgotten.
+    /// Records applied that no replica's count has.
     #[getter]
-    fn applied_of_retired(&self) -> u64 {
-        self.shard.applied_of_retired()
+    fn applied_of_nobody(&self) -> u64 {
+        self.shard.applied_of_nobody()
     }
 
     /// Replicas that are remembered.
@@ -335,14 +335,16 @@ impl Store {
     }
 
     /// LSN, fragment versions and dedupe windows, as bytes with a version and a CRC.
-    fn export_ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let ledger = enter(py, usize::MAX, || Ok(self.shard.export_ledger()))?;
-        Ok(PyBytes::new(py, &ledger))
+    fn export_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let state = enter(py, usize::MAX, || Ok(self.shard.export_state()))?;
+        Ok(PyBytes::new(py, &state))
     }
 
-    /// Take an exported ledger. Only before the first apply.
-    fn import_ledger(&self, py: Python<'_>, data: Input) -> PyResult<()> {
-        enter(py, data.bytes().len(), || Ok(self.shard.import_ledger(data.bytes())?))
+    /// Take exported states that together have this shard's fragments. Only before the first apply.
+    fn import_state(&self, py: Python<'_>, states: Vec<Input>) -> PyResult<()> {
+        let states: Vec<_> = states.iter().map(Input::bytes).collect();
+        let size = states.iter().map(|bytes| bytes.len()).sum();
+        enter(py, size, || Ok(self.shard.import_state(&states)?))
     }
 
     /// Copy elements of a plane (0 = parameters, then the state's) from `start` on.
@@ -377,9 +379,9 @@ impl Store {
         &self,
         py: Python<'py>,
         since: u64,
-        cursor: usize,
+        cursor: u32,
         size_max: usize,
-    ) -> PyResult<(Bound<'py, PyList>, usize, usize)> {
+    ) -> PyResult<(Bound<'py, PyList>, u32, usize)> {
         let batch =
             enter(py, usize::MAX, || Ok(self.shard.parameter_frames(since, cursor, size_max)))?;
         let (cursor, frames) = (batch.cursor, batch.frames);
