@@ -13,11 +13,14 @@ LEN, STRIPE_LEN, FRAGMENT_LEN = 40, 16, 32
 ONES = np.ones(FRAGMENT_LEN, "f4")
 
 
-def make_store(*, accumulates: bool = True) -> _core.Shard:
+def make_store(
+    *, length: int = LEN, first_fragment: int = 0, accumulates: bool = True
+) -> _core.Shard:
     return _core.Shard(
-        len=LEN,
+        len=length,
         stripe_len=STRIPE_LEN,
         fragment_len=FRAGMENT_LEN,
+        first_fragment=first_fragment,
         optimizer=_core.Optimizer([("sgd", {"lr": 1.0})]),
         accumulates=accumulates,
     )
@@ -125,3 +128,26 @@ def test_an_export_carries_open_rounds_samples_and_what_was_closed() -> None:
     assert new.export_state() == old.export_state()
     with pytest.raises(errors.CheckpointError, match="combines records in rounds"):
         make_store(accumulates=False).import_state([old.export_state()])
+
+
+def test_open_rounds_go_with_their_fragments_into_other_shards() -> None:
+    old = make_store()
+    old.apply(1, ONES[:8], 1, round=3)
+    old.close_round(1, 3)
+    old.apply(0, ONES, 1, round=4, weight=2.5, samples=8)
+    parts = make_store(length=32), make_store(length=8, first_fragment=1)
+    for part, start in zip(parts, (0, 32), strict=True):
+        part.load(0, read(old)[start : start + part.len])
+        part.import_state([old.export_state()])
+    assert [part.lsn for part in parts] == [1, 1]
+    assert (parts[0].accumulated(0), parts[1].accumulated(1)) == ((4, 1, 2.5), None)
+    with pytest.raises(errors.LocalProtocolError, match="at round 4"):
+        parts[1].apply(1, ONES[:8], 1, round=3)
+    whole = make_store()
+    whole.load(0, read(old))
+    whole.import_state([part.export_state() for part in parts])
+    for store in (old, whole):
+        store.apply(0, ONES, 1, round=4)
+        assert store.close_round(0, 4) is not None
+    np.testing.assert_array_equal(read(whole), read(old))
+    assert (whole.lsn, whole.versions()) == (4, old.versions())

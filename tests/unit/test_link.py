@@ -1,0 +1,110 @@
+"""What a link says of its pushes: numbers, runs, and which of them are settled."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from pydownpour import _core
+from pydownpour.layout import raw
+from pydownpour.net.access import Access
+from pydownpour.net.client import Client
+from pydownpour.replica.link import Link
+from pydownpour.replica.pushes import Base, Push
+from pydownpour.wire import frames
+from pydownpour.wire.frames import Code, Kind
+from pydownpour.wire.messages import ShardEntry
+
+LENGTH, FRAGMENT_LEN = 100, 16
+START, SHARD_LEN = 32, 48
+"""The shard owns fragments 2 to 4 of 7."""
+
+
+def make_link() -> Link:
+    return Link(
+        ShardEntry(index=0, url="http://a", start=START, len=SHARD_LEN),
+        Client("http://a", access=Access()),
+        replica=1,
+        incarnation=1,
+        headers={},
+        fragment_len=FRAGMENT_LEN,
+        wire_dtype="float32",
+        staging=np.zeros(LENGTH, np.float32),
+        versions=np.arange(10, 17, dtype=np.uint64),
+        rng=random.Random(0),
+    )
+
+
+def push(link: Link, number: int) -> Push:
+    """Queue one, and say that it is on its way."""
+    values = np.arange(LENGTH, dtype=np.float32)
+    base = Base(np.arange(10, 17, dtype=np.uint64), (0,))
+    one = Push(number, values, raw(values), base, 1, 1, 0.0, open_parts=1)
+    link.push(one)
+    part = link.queue[-1]
+    part.send(part.first, part.count)
+    return one
+
+
+def ack(link: Link, number: int, fragment: int, count: int) -> None:
+    payload = frames.RECEIPT.pack(count, 0)
+    data = _core.encode_frame(
+        kind=Kind.ACK, seq=number, fragment=fragment, count=count, payload=payload
+    )
+    for frame in _core.scan_frames(data):
+        link.on_frame(frame)
+
+
+async def test_a_run_carries_the_layout_s_fragments_and_their_base_versions() -> None:
+    link = make_link()
+    push(link, 7)
+    run = link._run(link.queue[0], 3, 2)
+    data = run.announcement + b"".join(
+        bytes(memoryview(piece)) for batch in run.batches() for piece in batch
+    )
+    announced, *records = _core.scan_frames(data)
+    assert (announced.seq, announced.fragment, announced.count) == (7, 3, 2)
+    assert [(one.seq, one.fragment, one.version) for one in records] == [(7, 3, 13), (7, 4, 14)]
+    sent = np.frombuffer(b"".join(one.payload for one in records), np.float32)
+    np.testing.assert_array_equal(sent, np.arange(48, 80))
+    assert run.size == sum(64 + len(one.payload) for one in records)
+
+
+async def test_first_open_passes_what_has_all_of_its_answers_and_no_push_before_it() -> None:
+    link = make_link()
+    assert link.first_open == 1
+    for number in (1, 2, 3):
+        push(link, number)
+    ack(link, 2, 2, 3)
+    assert link.first_open == 1, "the first is open"
+    ack(link, 1, 2, 2)
+    assert link.first_open == 1, "a fragment of it has no answer"
+    ack(link, 1, 4, 1)
+    assert link.first_open == 3
+    refusal = frames.refuse(push=3, fragment=2, count=3, code=Code.NON_FINITE, words="NaN")
+    for frame in _core.scan_frames(refusal):
+        link.on_frame(frame)
+    assert link.first_open == 4, "a refusal is an answer"
+
+
+async def test_pushes_that_had_nothing_for_a_shard_are_not_called_settled_there() -> None:
+    """It has never heard of them, and would take it for a past that it lost."""
+    link = make_link()
+    push(link, 1)
+    ack(link, 1, 2, 3)
+    push(link, 9)
+    assert link.first_open == 2
+    shard = _core.Shard(
+        len=SHARD_LEN,
+        stripe_len=16,
+        fragment_len=FRAGMENT_LEN,
+        first_fragment=2,
+        optimizer=_core.Optimizer([("sgd", {"lr": 1.0})]),
+    )
+    assert shard.admit(1, 1, 1, 2, 3, 1) == "new"
+    assert shard.admit(1, 1, 9, 2, 3, link.first_open) == "new"
+    ack(link, 9, 2, 3)
+    push(link, 12)
+    assert shard.admit(1, 1, 12, 2, 3, link.first_open) == "new"
+    assert shard.applied(1) == (1, 9, 0)
