@@ -161,7 +161,7 @@ class Limits:
     costs that and one fragment."""
     answers_size_max: int = 4 * KIB
     """Bytes of acknowledgements a replica may leave unread before its pushes are not read either:
-    64 of them, more than all its open pushes have."""
+    50 of them, more than all its open pushes have."""
     http_line_size_max: int = 8 * KIB
     """Bytes of a request line or of one header, as most servers allow."""
     http_header_count_max: int = 64
