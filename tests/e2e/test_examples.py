@@ -59,3 +59,12 @@ def test_the_commands_of_three_terminals_are_commands() -> None:
         assert result.exit_code == 0, command
         for option in (word for word in command if word.startswith("--")):
             assert option in result.output, (command, option)
+
+
+def test_the_digits_in_synchronous_rounds(tmp_path: Path) -> None:
+    synchronous = str(EXAMPLES / "synchronous.py")
+    report = run(tmp_path, synchronous, "--shards", "2", "--replicas", "4").report
+    assert report["accuracy"] >= 0.94
+    assert report["policy"]["name"] == "hardsync"
+    # Nobody knows how many will come, and whoever is first begins alone.
+    assert report["staleness"]["mean"] < 0.5
