@@ -30,7 +30,7 @@ Deviations:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Final, Literal, final
 
 from pydownpour import config
 from pydownpour.errors import ConfigError
@@ -45,6 +45,8 @@ from pydownpour.policy.base import (
     ReplicaRule,
     ShardRule,
 )
+
+AS_IT_IS: Final = Apply()
 
 
 @final
@@ -135,4 +137,4 @@ class _Replica(ReplicaRule):
 class _Shard(ShardRule):
     def announce(self, push: PushInfo, view: ClusterView) -> Decision:
         """Apply it."""
-        return Apply()
+        return AS_IT_IS

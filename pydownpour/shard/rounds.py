@@ -110,6 +110,8 @@ class Rounds:
         self._rule, self._store = rule, store
         self.epoch = 0
         self._clocks = Clocks()
+        self._view = ClusterView()
+        """The one that was made last; its clocks are ours, and move."""
         self.live_version = 0
         self._next_id = 1
         self._newcomers: set[int] = set()
@@ -137,8 +139,11 @@ class Rounds:
     @property
     def view(self) -> ClusterView:
         """What the rule is told of the others."""
-        clocks = self._clocks
-        return ClusterView(self.epoch, clocks.live, clocks.of, clocks.least)
+        clocks, view = self._clocks, self._view
+        live, least = clocks.live, clocks.least
+        if view.live is not live or view.least_clock != least or view.epoch != self.epoch:
+            view = self._view = ClusterView(self.epoch, live, clocks.of, least)
+        return view
 
     # -- what happens ----------------------------------------------------------------------------
 
