@@ -10,7 +10,7 @@ import dataclasses
 import math
 import struct
 from collections import deque
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from tests.reference import codecs, frames, windows
 ELEMENT_SIZES = {1: 4, 2: 8, 3: 2, 4: 2}
 FOR_SHARD = {1, 2, 5, 8, 9, 10, 11}
 FLAGS_KNOWN = {1: 1}
+Taken: TypeAlias = dict[str, Any]
+"""How a push is taken: what ``accept`` was given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Shard:
         known = [found for past in self._pasts.values() if (found := past.applied(replica))]
         return (*max(known)[:2], sum(found[2] for found in known)) if known else None
 
-    def settle(self, header: frames.Frame, scale: float) -> tuple[bool, int, int] | Refusal:
+    def settle(self, header: frames.Frame, taken: Taken) -> tuple[bool, int, int] | Refusal:
         """Judge and apply a record: (applied now, LSN, staleness), or why not."""
         if self.real.is_retired(header.replica):
             return Refusal(header.seq, header.fragment, _core.CODE_FENCED)
@@ -125,15 +127,15 @@ class Shard:
         if verdict != "applied":
             codes = {"elsewhere": 4, "fenced": 6, "unknown": 7, "window": 8}
             return Refusal(header.seq, header.fragment, codes[verdict])
-        refusal = self._apply(header, scale)
+        before = self.real.version(header.fragment) if header.fragment < self.real.fragments else 0
+        refusal = self._apply(header, taken)
         if refusal is not None:
             # Nothing happened: the record may come again.
             record = (header.incarnation, header.seq, header.fragment)
             past.replicas[header.replica].applied.discard(record)
             return refusal
         self._last_lsn[header.replica] = self.real.lsn
-        staleness = self.real.version(header.fragment) - 1 - header.version
-        return True, self.real.lsn, max(0, staleness)
+        return True, self.real.lsn, max(0, before - header.version)
 
     def _too_large(self, header: frames.Frame, payload: Any) -> Refusal | None:
         norm = math.sqrt(_core.check(payload, header.dtype)[2])
@@ -141,7 +143,7 @@ class Shard:
             return None
         return Refusal(header.seq, header.fragment, _core.CODE_NORM, norm=norm)
 
-    def _apply(self, header: frames.Frame, scale: float) -> Refusal | None:
+    def _apply(self, header: frames.Frame, taken: Taken) -> Refusal | None:
         push, fragment, real = header.seq, header.fragment, self.real
         payload: Any = header.payload
         if header.dtype not in ELEMENT_SIZES:
@@ -161,7 +163,7 @@ class Shard:
             if (refusal := self._too_large(header, payload)) is not None:
                 return refusal
         try:
-            real.apply(fragment, payload, header.dtype, scale=scale)
+            real.apply(fragment, payload, header.dtype, base_version=header.version, **taken)
         except errors.NonFiniteGradient as error:
             theirs = _core.check(payload, header.dtype)[0] > 0
             code = _core.CODE_NON_FINITE if theirs else _core.CODE_RESULT_NON_FINITE
@@ -169,6 +171,8 @@ class Shard:
             return Refusal(push, fragment, code, details["count"], details["first_index"])
         except errors.LimitExceeded:
             return Refusal(push, fragment, _core.CODE_STORE_FULL)
+        except errors.LocalProtocolError:
+            return Refusal(push, fragment, _core.CODE_ROUND)
         return None
 
 
@@ -197,10 +201,10 @@ class Inlet(bytearray):
         self.failure: errors.RemoteProtocolError | None = None
         self.push: frames.Frame | None = None
         self.decided = False
-        self.scale: float | None = None
+        self.taken: Taken | None = None
         self.next_fragment = self.remaining = 0
         self.pending = Settled(0, 0)
-        self.later: list[tuple[frames.Frame, float]] = []
+        self.later: list[tuple[frames.Frame, Taken]] = []
 
     def window(self) -> tuple[int, int]:
         """Where the next bytes go: anywhere."""
@@ -208,8 +212,8 @@ class Inlet(bytearray):
 
     def advance(self, n: int) -> Any:
         """Take n bytes; the next event, or None."""
-        for late, scale in self.later if n else ():
-            self.store.settle(late, scale)
+        for late, taken in self.later if n else ():
+            self.store.settle(late, taken)
         self.later = [] if n else self.later
         if self.push is not None and not self.decided and not self.events:
             raise errors.LocalProtocolError("accept or skip the push first")
@@ -225,9 +229,9 @@ class Inlet(bytearray):
                 self.failure = errors.RemoteProtocolError(str(error))
         return self.events.popleft()
 
-    def accept(self, *, scale: float = 1.0) -> None:
-        """Apply the records of the push just announced."""
-        self.decided, self.scale = True, float(np.float32(scale))
+    def accept(self, *, scale: float = 1.0, **others: Any) -> None:
+        """Apply the records of the push just announced, or add them to their round."""
+        self.decided, self.taken = True, {"scale": float(np.float32(scale)), **others}
         if self.remaining == 0:
             self.pending = dataclasses.replace(self.pending, lsn=self.store.real.lsn)
             self._flush(last=True)
@@ -239,7 +243,7 @@ class Inlet(bytearray):
 
     def settled(self) -> Settled | None:
         """What was settled since the last report."""
-        if self.push is None or not self.decided or self.scale is None or self.events:
+        if self.push is None or not self.decided or self.taken is None or self.events:
             return None
         self._flush(last=False, even_nothing=True)
         found: Settled = self.events.popleft()
@@ -247,7 +251,7 @@ class Inlet(bytearray):
 
     def skip(self) -> None:
         """Throw them away."""
-        self.decided, self.scale = True, None
+        self.decided, self.taken = True, None
         if self.remaining == 0:
             self.push = None
 
@@ -328,19 +332,19 @@ class Inlet(bytearray):
         self.next_fragment += 1
         self.remaining -= 1
         is_last = self.remaining == 0
-        if self.scale is not None:
-            self._add(frame, self.scale)
+        if self.taken is not None:
+            self._add(frame, self.taken)
             if is_last or self.pending.count >= self.ack_every:
                 self._flush(last=is_last)
         if is_last:
             self.push = None
 
-    def _add(self, frame: frames.Frame, scale: float) -> None:
+    def _add(self, frame: frames.Frame, taken: Taken) -> None:
         if not self.store.rules.apply_first:
-            self.later.append((frame, scale))
+            self.later.append((frame, taken))
             outcome: tuple[bool, int, int] | Refusal = (True, self.store.real.lsn + 1, 0)
         else:
-            outcome = self.store.settle(frame, scale)
+            outcome = self.store.settle(frame, taken)
         if isinstance(outcome, Refusal):
             self._flush(last=False)
             self.events.append(outcome)

@@ -32,3 +32,5 @@ def test_the_twin_with_all_its_rules_passes(plan: str, monkeypatch: pytest.Monke
     use_twin(monkeypatch)
     for seed in range(8):
         assert swarm.world(seed, plan).run().checks.violations == [], swarm.replay(seed, plan)
+    for seed in range(2):
+        assert swarm.synced(seed, plan).run().checks.violations == [], f"synced {seed}, {plan}"

@@ -149,12 +149,12 @@ def test_a_record_that_a_store_has_no_block_for_waits_and_its_push_counts_once(
     world = slow_world(transport="stream", pushes=12, own_links=())
     turned_down: list[int] = []
 
-    def sometimes(self: twin.Shard, header: Any, scale: float) -> Any:
+    def sometimes(self: twin.Shard, header: Any, taken: twin.Taken) -> Any:
         if header.fragment == 1 and len(turned_down) % 3 < 2:
             turned_down.append(header.seq)
             return twin.Refusal(header.seq, header.fragment, Code.FULL)
         turned_down.append(0)
-        return settle(self, header, scale)
+        return settle(self, header, taken)
 
     monkeypatch.setattr(twin.Shard, "settle", sometimes)
     assert world.run().checks.violations == []
