@@ -410,6 +410,7 @@ class Link:
         """One frame from the shard that is not parameters."""
         if frame.kind == Kind.ACK:
             receipt = frames.receipt(frame)
+            self.view = receipt.view
             self._question(frame, receipt)
             self.duplicates += frame.count - receipt.applied
             self._heard = self._heard._replace(lsn=max(self._heard.lsn, frame.version))

@@ -112,6 +112,7 @@ class Rounds:
         self._clocks = Clocks()
         self._view = ClusterView()
         """The one that was made last; its clocks are ours, and move."""
+        self._shown = View()
         self.live_version = 0
         self._next_id = 1
         self._newcomers: set[int] = set()
@@ -134,7 +135,10 @@ class Rounds:
     @property
     def shown(self) -> View:
         """What replicas are told."""
-        return View(self.epoch, self._clocks.least, self.round)
+        shown, least = self._shown, self._clocks.least
+        if (shown.epoch, shown.least_clock, shown.round) != (self.epoch, least, self.round):
+            shown = self._shown = View(self.epoch, least, self.round)
+        return shown
 
     @property
     def view(self) -> ClusterView:

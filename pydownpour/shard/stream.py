@@ -83,7 +83,12 @@ class Conversation:
         """
         if isinstance(event, _core.Settled):
             self.shard.count_settled(event, self.tally)
-            return frames.ack(event, replica=self.replica, incarnation=self.incarnation)
+            return frames.ack(
+                event,
+                replica=self.replica,
+                incarnation=self.incarnation,
+                view=self.shard.rounds.shown,
+            )
         if isinstance(event, _core.Refusal):
             self._refused(frames.Code(event.code), 1)
             return frames.refuse(

@@ -12,8 +12,8 @@ and checksums are the core's; here are the names of the numbers and one construc
     FRAGMENT    replica  one record: seq, fragment, version = base version, dtype, payload
     ACK         shard    ``count`` records of push ``seq`` from ``fragment`` on are settled;
                          version = LSN; payload = applied (the rest were duplicates), largest
-                         staleness (u64 each; more may follow); flags bit 0 = the run is complete;
-                         count 0 says that bytes arrive
+                         staleness (u64 each), the view now; more may follow; flags bit 0 = the run
+                         is complete; count 0 says that bytes arrive
     REFUSE      shard    ``count`` records of push ``seq`` from ``fragment`` on are refused: aux =
                          Code, payload = why, in words; those of NOT_NOW may be sent again; those
                          of NOT_YET when a VIEW says so
@@ -54,7 +54,7 @@ from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
-RECEIPT: Final = struct.Struct("<QQ")
+RECEIPT: Final = struct.Struct("<QQQQQ")
 FETCH_GATE: Final = struct.Struct("<QQ")
 VIEW: Final = struct.Struct("<QQQ")
 ACK_LAST: Final = 1
@@ -172,10 +172,12 @@ class Receipt:
     Attributes:
         applied: Records that were applied now; the others were before.
         staleness: The largest of theirs.
+        view: Of the cluster, now.
     """
 
     applied: int
     staleness: int
+    view: View
 
 
 def push(
@@ -222,7 +224,7 @@ def push_notice(frame: _core.Frame) -> PushNotice:
     return PushNotice(first_open, clock, samples, norm, frame.version)
 
 
-def ack(settled: _core.Settled, *, replica: int, incarnation: int) -> bytes:
+def ack(settled: _core.Settled, *, replica: int, incarnation: int, view: View) -> bytes:
     """Tell a replica that records have a definite answer."""
     return _core.encode_frame(
         kind=Kind.ACK,
@@ -233,7 +235,9 @@ def ack(settled: _core.Settled, *, replica: int, incarnation: int) -> bytes:
         fragment=settled.fragment,
         count=settled.count,
         version=settled.lsn,
-        payload=RECEIPT.pack(settled.applied, settled.staleness),
+        payload=RECEIPT.pack(
+            settled.applied, settled.staleness, view.epoch, view.least_clock, view.round
+        ),
     )
 
 
@@ -247,10 +251,10 @@ def receipt(frame: _core.Frame) -> Receipt:
         raise RemoteProtocolError(
             f"ACK payload of {len(frame.payload)} bytes, expected at least {RECEIPT.size}"
         )
-    applied, staleness = RECEIPT.unpack_from(frame.payload)
+    applied, staleness, *view = RECEIPT.unpack_from(frame.payload)
     if applied > frame.count:
         raise RemoteProtocolError(f"ACK of {frame.count} records, of which {applied} were applied")
-    return Receipt(applied, staleness)
+    return Receipt(applied, staleness, View(*view))
 
 
 def refuse(*, push: int, fragment: int, count: int, code: Code, words: str) -> bytes:

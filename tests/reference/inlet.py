@@ -127,7 +127,7 @@ class Shard:
         if verdict != "applied":
             codes = {"elsewhere": 4, "fenced": 6, "unknown": 7, "window": 8}
             return Refusal(header.seq, header.fragment, codes[verdict])
-        before = self.real.version(header.fragment) if header.fragment < self.real.fragments else 0
+        before = self.real.version(header.fragment)
         refusal = self._apply(header, taken)
         if refusal is not None:
             # Nothing happened: the record may come again.

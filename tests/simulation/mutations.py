@@ -331,16 +331,18 @@ def a_round_counts_twice(patch: Patch) -> None:
 
     def twice(self: Rounds) -> bool:
         self._rule.mean = False
-        before = [self._store.accumulated(f) for f in range(self._store.fragments)]
-        sums = [np.zeros(self._store.fragment_len, np.float32) for _ in before]
-        for fragment, values in enumerate(sums):
-            stop = min(self._store.len - fragment * len(values), len(values))
-            sums[fragment] = values = values[:stop]
-            self._store.read_accumulated(fragment, values)
+        store, size = self._store, self._store.fragment_len
+        sums = {}
+        for place in range(store.fragments):
+            fragment = store.first_fragment + place
+            if store.accumulated(fragment) is not None:
+                values = np.zeros(min(store.len - place * size, size), np.float32)
+                store.read_accumulated(fragment, values)
+                sums[fragment] = values
         is_closed = close(self)
-        for fragment, (open_round, values) in enumerate(zip(before, sums, strict=True)):
-            if is_closed and open_round is not None:
-                self._store.apply(fragment, values, 1)
+        for fragment, values in sums.items():
+            if is_closed:
+                store.apply(fragment, values, 1)
         return is_closed
 
     patch.setattr(Rounds, "_close", twice)
