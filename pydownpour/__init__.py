@@ -3,7 +3,8 @@
 The map of the rooms; imports point downward only, and a test reads them::
 
     errors limits            the words: what can go wrong, how much of anything
-    layout optimizers        the numbers: named arrays on one line of elements, frozen update rules
+    layout optimizers        the numbers: named arrays on one line of elements, frozen update rules,
+    codecs                   and how gradients travel in fewer bytes
     policy                   when replicas push and fetch, who waits for whom; pure
     wire                     messages and frames: bytes in, bytes out
     net                      the only room that touches aiohttp: listeners, clients, streams, TLS
@@ -66,6 +67,7 @@ from pydownpour.errors import (
 
 if TYPE_CHECKING:
     from pydownpour._core import __version__
+    from pydownpour.codecs import Int8
     from pydownpour.job import Job, Work
     from pydownpour.optimizers import (
         SGD,
@@ -102,6 +104,7 @@ _HOMES = {
     "Cosine": "optimizers",
     "Downpour": "policy",
     "HardSync": "policy",
+    "Int8": "codecs",
     "Job": "job",
     "LinearScaling": "optimizers",
     "LinkModel": "sim.machines.host",
@@ -143,6 +146,7 @@ __all__ = [
     "GradientMismatch",
     "GradientsRefused",
     "HardSync",
+    "Int8",
     "InternalError",
     "Job",
     "JobFailed",

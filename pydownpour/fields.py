@@ -50,6 +50,8 @@ Settings: TypeAlias = Annotated[dict[Label, Setting], Meta(max_length=limits.SET
 """A policy: its settings by name."""
 Numbers: TypeAlias = Annotated[dict[Label, Finite], Meta(max_length=limits.SETTINGS_MAX)]
 """One part of an optimizer: its numbers by name."""
+CodecEntry: TypeAlias = tuple[Label, Numbers]
+"""A codec: its name and its numbers."""
 Parts: TypeAlias = Annotated[list[tuple[Label, Numbers]], Meta(max_length=limits.SETTINGS_MAX)]
 """An optimizer: its parts in their order."""
 

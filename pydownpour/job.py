@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, config, limits
+from pydownpour.codecs import Codec, compiled
 from pydownpour.errors import ClosedError, ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
@@ -149,6 +150,9 @@ class Job:
             it drops NaN: counted and named, its unit given back. A shard refuses one, and each
             fragment that is larger by itself, whatever its sender said of it, and names the
             sender. So one push can move a parameter only so far; many small ones still can.
+        codec: How gradients are encoded on their way, for example ``dp.Int8()``: a quarter of the
+            bytes. None: they travel as they are. It encodes float32 and has a wire dtype of its
+            own, so it goes with the default one only.
         on_error: What becomes of the job when ``limits.UNIT_FAILURES_MAX`` tries at one unit of
             its work have failed, wherever it was lent: the replica function raised, or a gradient
             was dropped as NaN or too large, or refused by a shard.
@@ -178,6 +182,7 @@ class Job:
         name: str | None = None,
         wire_dtype: str = "float32",
         max_norm: float | None = None,
+        codec: Codec | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self._parameters: dict[str, NDArray[Any]] | None = arrays_of(parameters)
@@ -195,6 +200,7 @@ class Job:
             raise ConfigError(f"wire_dtype={wire_dtype!r}: unknown; choose one of {known}")
         self.wire_dtype = wire_dtype
         self.max_norm = None if max_norm is None else _checked_norm(max_norm)
+        self.codec = _checked_codec(codec, wire_dtype)
         if on_error not in ("stop", "skip"):
             raise ConfigError(f"on_error={on_error!r}: choose stop or skip")
         self.on_error: Literal["stop", "skip"] = on_error
@@ -310,6 +316,17 @@ def _checked(value: T | None, kind: type[Any], field: str, example: str) -> T | 
     if value is not None and not isinstance(value, kind):
         raise ConfigError(f"{field}={value!r} must be a {kind.__name__}, for example {example}")
     return value
+
+
+def _checked_codec(codec: Codec | None, wire_dtype: str) -> Codec | None:
+    _checked(codec, Codec, "codec", "dp.Int8()")
+    if codec is not None and wire_dtype != "float32":
+        raise ConfigError(
+            f"codec={codec.describe()} decides itself what travels, and wire_dtype={wire_dtype!r} "
+            "would not be used; choose one of the two"
+        )
+    compiled(None if codec is None else codec.entry())
+    return codec
 
 
 def _checked_name(name: str) -> str:

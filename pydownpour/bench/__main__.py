@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from pydownpour.bench.apply import apply
+from pydownpour.bench.codecs import codecs
 from pydownpour.bench.imports import imports
 from pydownpour.bench.latency import latency
 from pydownpour.bench.machine import machine
@@ -27,6 +28,7 @@ MEASURES: dict[str, Callable[[Scale], Awaitable[list[Row]]]] = {
     "fallback": fallback,
     "replicas": replicas,
     "apply": apply,
+    "codecs": codecs,
     "latency": latency,
     "tensors": tensors,
     "memory": memory,

@@ -8,17 +8,13 @@ Compared are bytes moved: parameters and state are read and written, the gradien
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import numpy as np
 
 from pydownpour import _core, limits
+from pydownpour.bench.compiled import library
 from pydownpour.bench.meter import take_turns
 from pydownpour.bench.rows import Goal, Row, row
 from pydownpour.bench.scale import Scale
@@ -87,27 +83,16 @@ def _sweep(rule: Part, gradient: Flat, size: int) -> Callable[[], Awaitable[floa
 
 def _triad() -> tuple[Triad, str]:
     """The reference, and what it is."""
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    if compiler:
-        with tempfile.TemporaryDirectory() as folder:
-            source, library = Path(folder, "triad.c"), Path(folder, "triad.so")
-            source.write_text(TRIAD)
-            flags = ["-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
-            command = [compiler, *flags, str(source), "-o", str(library)]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                function = ctypes.CDLL(str(library)).triad
-                function.argtypes = [
-                    ctypes.c_void_p,
-                    ctypes.c_void_p,
-                    ctypes.c_float,
-                    ctypes.c_long,
-                ]
-                function.restype = None
+    loops = library(TRIAD)
+    if loops is not None:
+        function = loops.triad
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_long]
+        function.restype = None
 
-                def compiled(p: Flat, g: Flat) -> None:
-                    function(p.ctypes.data, g.ctypes.data, TRIAD_RATE, len(p))
+        def compiled(p: Flat, g: Flat) -> None:
+            function(p.ctypes.data, g.ctypes.data, TRIAD_RATE, len(p))
 
-                return compiled, "p -= r * g in C, -O3 -march=native, by bytes moved"
+        return compiled, "p -= r * g in C, -O3 -march=native, by bytes moved"
 
     def core(p: Flat, g: Flat) -> None:
         _core.step(p, raw(g), 1, TRIAD_RATE)

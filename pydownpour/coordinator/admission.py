@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from pydownpour import limits
+from pydownpour.codecs import Entry
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.places import Place
@@ -59,6 +60,21 @@ def check_dtype(job: Declared, join: Join) -> None:
         raise ConfigError(
             f"this job sends gradients as {job.wire_dtype}, the replica can send "
             f"{', '.join(join.wire_dtypes)}; set wire_dtype in the job"
+        )
+
+
+def check_codec(job: Declared, peer: Join | ShardHello, who: str) -> None:
+    """Refuse a replica that cannot encode, or a shard that cannot decode, what the job asks for.
+
+    Raises:
+        ConfigError: names what each side wants.
+    """
+    if job.codec is not None and job.codec.name not in peer.codecs:
+        known = ", ".join(peer.codecs) or "none"
+        raise ConfigError(
+            f"this job encodes gradients by {job.codec.describe()}, the {who} knows {known} "
+            f"(pydownpour {peer.version or 'of an unknown version'}); use a build that has "
+            f"{job.codec.name}, or a job without codec="
         )
 
 
@@ -117,6 +133,7 @@ def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) 
         optimizer=job.optimizer.parts(),
         policy=job.policy.to_wire(),
         max_norm=job.max_norm,
+        codec=_entry(job),
         heartbeat_s=limits.HEARTBEAT_S,
         job=job.name,
     )
@@ -146,7 +163,12 @@ def joined(
         work=work,
         wire_dtype=job.wire_dtype,
         max_norm=job.max_norm,
+        codec=_entry(job),
         heartbeat_s=limits.HEARTBEAT_S,
         lease_s=limits.LEASE_S,
         job=job.name,
     )
+
+
+def _entry(job: Declared) -> Entry | None:
+    return None if job.codec is None else job.codec.entry()

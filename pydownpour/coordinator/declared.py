@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
+from pydownpour.codecs import Codec
 from pydownpour.layout import Layout
 from pydownpour.optimizers import Part
 from pydownpour.policy import Policy
@@ -77,6 +78,10 @@ class Declared(Protocol):
     @property
     def max_norm(self) -> float | None:
         """The L2 norm above which no push is applied."""
+
+    @property
+    def codec(self) -> Codec | None:
+        """How they are encoded; None: not at all."""
 
     @property
     def evaluation(self) -> Callable[[dict[str, Any]], Any] | None:

@@ -171,6 +171,7 @@ class JobState:
         admission.protocol(message.protocol_min, message.protocol_max, "shard")
         self.check_open()
         admission.check_policy(self.declared, message)
+        admission.check_codec(self.declared, message, "shard")
         admission.check_url(message.url, tls=self.tls)
         self.places.find(message, now, running=self.state == "running")
 
@@ -280,6 +281,7 @@ class JobState:
         self.check_open()
         admission.check_layout(self.declared, message)
         admission.check_dtype(self.declared, message)
+        admission.check_codec(self.declared, message, "replica")
         if not self.places.complete:
             raise NotReady(f"the job waits for {self.places.waiting_for()}")
         joined = self.members.register(message, now)

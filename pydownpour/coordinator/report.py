@@ -160,6 +160,7 @@ def _gradients(job: JobState, counts: list[ReplicaStats]) -> dict[str, Any]:
         "dropped": sum(c.gradients_dropped for c in counts),
         "wire_dtype": job.declared.wire_dtype,
         "max_norm": job.declared.max_norm,
+        "codec": codec.describe() if (codec := job.declared.codec) is not None else "none",
         "values_overflowed": sum(c.values_overflowed for c in counts),
         "values_underflowed": sum(c.values_underflowed for c in counts),
     }

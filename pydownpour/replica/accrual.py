@@ -13,7 +13,8 @@ import numpy as np
 from pydownpour import _core
 from pydownpour.errors import UnsupportedArray
 from pydownpour.layout import Flat, Layout, as_array, raw, supported_dtype
-from pydownpour.replica.pushes import Base, Encoded, encode
+from pydownpour.replica.encoder import Encoded, Encoder
+from pydownpour.replica.pushes import Base
 
 PLAIN_DTYPES: Final = {np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)}
 """What numpy converts to float32 by itself."""
@@ -75,12 +76,12 @@ class Accrual:
 
     Args:
         layout: The job's.
-        wire_dtype: What gradients travel as.
+        encoder: Makes of a gradient what is sent.
         released: Buffers of settled pushes: they are used again.
     """
 
-    def __init__(self, layout: Layout, wire_dtype: str, released: list[Flat]) -> None:
-        self._layout, self._wire_dtype, self._released = layout, wire_dtype, released
+    def __init__(self, layout: Layout, encoder: Encoder, released: list[Flat]) -> None:
+        self._layout, self._encoder, self._released = layout, encoder, released
         self._names = [spec.name for spec in layout.arrays]
         self._shapes = [spec.shape for spec in layout.arrays]
         self._starts = [spec.start for spec in layout.arrays]
@@ -126,10 +127,8 @@ class Accrual:
         slot, self._sum = self._sum, None
         if slot is None:
             return None
-        if self._steps == 1 and self._wire_dtype == "float32":
-            encoded = Encoded(raw(slot.flat), 0, -1, self._norm)  # looked at when it was gathered
-        else:
-            encoded = encode(slot.flat, self._wire_dtype)
+        # A single gradient was looked at when it was gathered.
+        encoded = self._encoder.encode(slot.flat, self._norm if self._steps == 1 else None)
         accrued = Accrued(
             values=slot.flat,
             encoded=encoded,

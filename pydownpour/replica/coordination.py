@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, final
 
 import pydownpour
-from pydownpour import limits
+from pydownpour import _core, limits
 from pydownpour.errors import (
     ConfigError,
     DownpourError,
@@ -273,7 +273,7 @@ class _Asking:
             owner=owner,
             nonce=f"{self._rng.getrandbits(128):032x}",
             wire_dtypes=list(DTYPE_CODES),
-            codecs=["none"],
+            codecs=_core.codecs(),
         )
         try:
             joined = await self._patiently(lambda: client.post("/v1/join", request, Joined))

@@ -96,6 +96,7 @@ class Link:
         headers: dict[str, str],
         fragment_len: int,
         wire_dtype: str,
+        codec: _core.Codec | None,
         staging: Flat,
         versions: NDArray[np.uint64],
         rng: random.Random,
@@ -109,6 +110,7 @@ class Link:
         self.values = staging[entry.start : entry.start + entry.len]
         self.fragments = fragments_of(entry.start, entry.len, fragment_len)
         self.versions = versions[self.fragments.start : self.fragments.stop]
+        self._codec_number = 0 if codec is None else codec.number
         self.known = Age()
         """What the shard had applied, and closed, by then is in ``values``."""
         self.view = View()
@@ -134,8 +136,9 @@ class Link:
         self._fetches = 0
         self._fetched: asyncio.Future[None] | None = None
         self.on_settled: Callable[[Push], object] = lambda push: None
-        longest = min(fragment_len, entry.len) * self.item_size
-        self.pieces = Pieces(limits.HEADER_SIZE + longest)
+        longest = min(fragment_len, entry.len)
+        size = longest * self.item_size if codec is None else codec.size_max(longest)
+        self.pieces = Pieces(limits.HEADER_SIZE + size)
         """What a POST carries; outlives connections."""
         self._held = ""
         """What the shard said when it had no room for us, until it has."""
@@ -349,13 +352,11 @@ class Link:
 
     def _run(self, part: Part, first: int, count: int) -> Run:
         """The records of fragments first .. first + count - 1 of a push, as they are written."""
-        size = self.fragment_len * self.item_size
-        payload = len(part.push.data[first * size : (first + count) * size])
         return Run(
             self._announcement(part, first, count),
             lambda: self._batches(part, first, count),
             count,
-            count * limits.HEADER_SIZE + payload,
+            count * limits.HEADER_SIZE + len(self._payload(part.push, first, count)),
         )
 
     def _announcement(self, part: Part, first: int, count: int) -> bytes:
@@ -374,8 +375,17 @@ class Link:
         for start in range(first, first + count, BATCH_RECORDS):
             yield self._records(part, start, min(BATCH_RECORDS, first + count - start))
 
+    def _payload(self, push: Push, first: int, count: int = 1) -> memoryview:
+        """The bytes of some fragments in a row."""
+        if push.cuts is not None:
+            return push.data[push.cuts[first] : push.cuts[first + count]]
+        size = self.fragment_len * self.item_size
+        return push.data[first * size : (first + count) * size]
+
     def _records(self, part: Part, first: int, count: int) -> list[Any]:
-        """Headers and payloads, alternating, of some records."""
+        """Headers and payloads, alternating, of some records; with a codec, whole frames."""
+        if part.push.cuts is not None:
+            return [self._encoded(part, index) for index in range(first, first + count)]
         headers = memoryview(
             _core.fragment_headers(
                 part.push.data,
@@ -389,12 +399,24 @@ class Link:
                 versions=part.push.base.versions,
             )
         )
-        size = self.fragment_len * self.item_size
         buffers: list[Any] = []
         for i in range(count):
             buffers.append(headers[i * limits.HEADER_SIZE : (i + 1) * limits.HEADER_SIZE])
-            buffers.append(part.push.data[(first + i) * size : (first + i + 1) * size])
+            buffers.append(self._payload(part.push, first + i))
         return buffers
+
+    def _encoded(self, part: Part, fragment: int) -> bytes:
+        return _core.encode_frame(
+            kind=Kind.FRAGMENT,
+            codec=self._codec_number,
+            dtype=self.dtype_code,
+            replica=self.replica,
+            incarnation=self.incarnation,
+            fragment=fragment,
+            seq=part.number,
+            version=int(part.push.base.versions[fragment]),
+            payload=self._payload(part.push, fragment),
+        )
 
     # -- what the transport reports --------------------------------------------------------------
 
@@ -525,10 +547,12 @@ class Link:
         if answer.count:
             self._got_somewhere()
         part = self._part(answer)
+        refused_here = () if part is None else part.open_in(answer.fragment, answer.count)
         if part is not None and (fresh := part.settle(answer.fragment, answer.count)):
             push = part.push
             push.staleness = max(push.staleness, staleness)
             if refused:
+                push.refused_fragments += refused_here
                 push.refused += fresh
                 push.reason = push.reason or refused
                 push.by_policy = by_policy

@@ -6,7 +6,7 @@ for all its records. Its bytes are the outbox's as long as it is open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from pydownpour.histogram import Histogram
@@ -46,6 +46,7 @@ class Outbox:
         self.not_applied: dict[int, str] = {}
         self.released: list[Flat] = []
         self.on_push: Callable[[Push], object] = lambda push: None
+        self._refused: list[Push] = []
         self._newest = 0
         """The newest push we were given."""
         for link in links:
@@ -85,8 +86,18 @@ class Outbox:
             self.acked += 1
             self.refused_in_a_row = 0
             self.staleness.add(push.staleness)
-        self.released.append(push.values)
+        if push.refused_fragments and push.cuts is not None:
+            self._refused.append(push)  # its buffer is needed once more
+        else:
+            self.released.append(push.values)
         self._standing.changed()
+
+    def take_not_applied(self) -> Iterator[Push]:
+        """Pushes whose refused fragments have something to give back; of the user's thread."""
+        while self._refused:
+            push = self._refused.pop(0)
+            yield push
+            self.released.append(push.values)
 
     def is_settled(self, index: int) -> bool:
         """True when every push up to ``index`` was made and has a definite answer."""

@@ -7,14 +7,12 @@ whole layout.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import _core
-from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, raw
+from pydownpour.layout import Flat
 from pydownpour.wire.frames import PushNotice
 
 
@@ -55,6 +53,8 @@ class Push:
         by_policy: The job's policy refused it.
         reason: Why it was not applied, in words: the first refusal's. One that has a reason before
             it is sent cannot be sent.
+        cuts: With a codec, where each fragment begins in ``data``, over all shards, and the end.
+        refused_fragments: Of these, which were refused.
     """
 
     index: int
@@ -70,45 +70,13 @@ class Push:
     staleness: int = 0
     by_policy: bool = False
     reason: str = ""
+    cuts: NDArray[np.int64] | None = None
+    refused_fragments: list[int] = dataclasses.field(default_factory=list)
 
 
 TO_SEND: Final = 0
 ON_ITS_WAY: Final = 1
 SETTLED: Final = 2
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Encoded:
-    """A gradient as it is sent, and what the scan of just those bytes found.
-
-    Attributes:
-        data: Bytes of the wire's dtype.
-        bad: Values that are NaN or infinite in it.
-        first: Index of the first of them, or -1.
-        norm: L2 norm of the others.
-        underflowed: Values that are zero in it and were not before.
-    """
-
-    data: memoryview
-    bad: int
-    first: int
-    norm: float
-    underflowed: int = 0
-
-
-def encode(values: Flat, wire_dtype: str) -> Encoded:
-    """Put a gradient into the wire's dtype and look at the result, not at what it was made of."""
-    single = DTYPE_CODES["float32"]
-    code = DTYPE_CODES[wire_dtype]
-    if code == single:
-        bad, first, squares = _core.check(raw(values), single)
-        return Encoded(raw(values), bad, first, math.sqrt(squares))
-    data = memoryview(bytearray(len(values) * DTYPE_SIZES[wire_dtype]))
-    _core.cast(values, single, data, code)
-    bad, first, squares = _core.check(data, code)
-    underflowed = _core.zeros(data, code) - _core.zeros(values, single)
-    return Encoded(data, bad, first, math.sqrt(squares), underflowed)
 
 
 @final
@@ -148,6 +116,11 @@ class Part:
         self._state[first:stop] = bytes([SETTLED]) * (stop - first)
         self.open -= fresh
         return fresh
+
+    def open_in(self, fragment: int, count: int) -> list[int]:
+        """Which of these fragments have no answer yet."""
+        places = range(*self._places(fragment, count))
+        return [self.first + place for place in places if self._state[place] != SETTLED]
 
     def take_back(self, fragment: int, count: int) -> None:
         """Records that were turned down for now are to be sent again."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import limits
+from pydownpour.codecs import compiled
 from pydownpour.errors import ClosedError, DownpourError, InternalError
 from pydownpour.fields import clip
 from pydownpour.layout import fragments_of
@@ -71,6 +72,7 @@ class Session:
             messages.HEADER_SECRET: joined.secret,
             messages.HEADER_FINGERPRINT: layout.fingerprint,
         }
+        codec = compiled(joined.codec)
         self.links = [
             Link(
                 entry,
@@ -80,6 +82,7 @@ class Session:
                 headers=headers,
                 fragment_len=joined.fragment_len,
                 wire_dtype=joined.wire_dtype,
+                codec=codec,
                 staging=staging,
                 versions=versions,
                 rng=rng,

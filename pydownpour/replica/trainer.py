@@ -12,6 +12,7 @@ from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient, 
 from pydownpour.optimizers import local_rate
 from pydownpour.policy import Actions, Policy, from_wire
 from pydownpour.replica.accrual import Accrual, Accrued, Gathered
+from pydownpour.replica.encoder import Encoder
 from pydownpour.replica.fetcher import NOW, Gate
 from pydownpour.replica.guard import Guard
 from pydownpour.replica.local_copy import LocalCopy
@@ -68,7 +69,8 @@ class Trainer:
         rate = self.rule.local_rate
         self._rate = local_rate(joined.optimizer) if rate is None else rate
         self.copy = LocalCopy(session.layout, self.rule.land)
-        self.accrual = Accrual(session.layout, joined.wire_dtype, session.outbox.released)
+        self.encoder = Encoder(joined, session.layout.len)
+        self.accrual = Accrual(session.layout, self.encoder, session.outbox.released)
         size = max(1, session.layout.len * 4)
         fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // size
         self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
@@ -234,6 +236,8 @@ class Trainer:
 
     def push(self) -> Push | None:
         """Hand what is accrued to the outbox; None if there is nothing."""
+        for old in self.outbox.take_not_applied():
+            self.encoder.not_applied(old)
         accrued = self.accrual.take()
         if accrued is None:
             return None
@@ -248,27 +252,31 @@ class Trainer:
             samples=accrued.samples,
             norm=accrued.encoded.norm,
             leases=accrued.leases,
+            cuts=accrued.encoded.cuts,
         )
         most = self.session.joined.max_norm
         if accrued.encoded.bad:
             push.reason = self._cannot_be_sent(accrued)
         elif most is not None and accrued.encoded.norm > most:
             push.reason = self._too_large(accrued, most)
+            if push.cuts is not None:
+                push.refused_fragments += range(len(push.cuts) - 1)
         self.portal.post(self.outbox.push, push)
         return push
 
     def _cannot_be_sent(self, accrued: Accrued) -> str:
         """A sum of finite gradients that is not finite as it would travel: dropped, and why."""
-        encoded, wire = accrued.encoded, self.session.joined.wire_dtype
+        encoded, wire = accrued.encoded, self.encoder.words
         self.overflowed += encoded.bad
         name, index = self.accrual.place(encoded.first)
         return self._not_sent(
             accrued,
             f"{encoded.bad} values of {_the_gradient(accrued)} are too large for the "
             f"{wire} they travel as, the first in {name!r} at flat index {index}: "
-            f"{accrued.values[encoded.first]:g}, the largest possible is {LARGEST[wire]:g}; "
-            "nothing was pushed. Choose "
-            + ("" if wire == "float32" else "wire_dtype='float32' or 'bfloat16' for the job, or ")
+            f"{accrued.values[encoded.first]:g}"
+            + (f", the largest possible is {LARGEST[wire]:g}" if wire in LARGEST else "")
+            + "; nothing was pushed. Choose "
+            + self.encoder.wider
             + "a smaller learning rate",
         )
 
@@ -331,6 +339,7 @@ class Trainer:
             loss=sum(loss / len(losses) for loss in losses) if losses else None,
             losses_not_finite=self.losses_not_finite,
             wait_s=self.wait_s,
+            residual_bytes=0 if self.encoder.residual is None else self.encoder.residual.nbytes,
         )
 
 

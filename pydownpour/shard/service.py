@@ -14,7 +14,7 @@ from typing import TypeVar, final
 import numpy as np
 
 import pydownpour
-from pydownpour import limits
+from pydownpour import _core, limits
 from pydownpour.errors import (
     ConfigError,
     Fenced,
@@ -170,6 +170,7 @@ class ShardService:
             index=index,
             version=pydownpour.__version__,
             nonce=f"{rng.getrandbits(128):032x}",
+            codecs=_core.codecs(),
             has_job=self._policy is not None,
         )
 

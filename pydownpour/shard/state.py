@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 
 from pydownpour import _core, limits
+from pydownpour.codecs import compiled
 from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
@@ -111,6 +112,7 @@ class Shard:
         self.ids_version = 0
         """Of the ``KnownIds`` heard last."""
         rule = from_wire(assigned.policy, policy).shard()
+        codec = compiled(assigned.codec)
         self.store = _core.Shard(
             len=assigned.len,
             stripe_len=assigned.stripe_len,
@@ -119,6 +121,7 @@ class Shard:
             optimizer=_core.Optimizer(assigned.optimizer),
             max_norm=assigned.max_norm,
             accumulates=rule.combines,
+            codec=codec,
         )
         self.rounds = Rounds(rule, self.store)
         """What the policy says here, and who waits for it."""
@@ -140,8 +143,10 @@ class Shard:
         self.bytes_received = 0
         self.bytes_sent = 0
         longest = min(assigned.fragment_len, assigned.len)
-        self.payload_size_max = max(longest * 8, limits.HEADER_SIZE)
-        """Bytes of the longest fragment in the widest dtype: what a connection may have in flight.
+        encoded = 0 if codec is None else codec.size_max(longest)
+        self.payload_size_max = max(longest * 8, encoded, limits.HEADER_SIZE)
+        """Bytes of the longest fragment in the widest dtype, or encoded where that may be more:
+        what a connection may have in flight.
 
         A small shard's are small, so that thousands of replicas may be connected to it.
         """

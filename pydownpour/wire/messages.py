@@ -34,6 +34,7 @@ from msgspec import Meta
 from pydownpour import limits
 from pydownpour.errors import RemoteProtocolError
 from pydownpour.fields import (
+    CodecEntry,
     Count,
     Finite,
     Label,
@@ -142,6 +143,7 @@ class Join(Message, frozen=True, kw_only=True):
     without a new incarnation."""
     wire_dtypes: Labels = []
     codecs: Labels = []
+    """What its build can encode, beside sending elements as they are."""
 
 
 class Joined(Message, frozen=True, kw_only=True):
@@ -163,6 +165,8 @@ class Joined(Message, frozen=True, kw_only=True):
     wire_dtype: Label
     max_norm: Norm | None = None
     """Of a whole push, as it is sent: what is larger is never sent."""
+    codec: CodecEntry | None = None
+    """How gradients are encoded; None: elements of ``wire_dtype`` as they are."""
     heartbeat_s: Seconds
     lease_s: Seconds
     job: Label
@@ -182,6 +186,8 @@ class ShardHello(Message, frozen=True, kw_only=True):
     protocol_max: Word = PROTOCOL
     version: Label = ""
     nonce: Label = ""
+    codecs: Labels = []
+    """What its build can decode."""
 
 
 class ShardAssigned(Message, frozen=True, kw_only=True):
@@ -206,6 +212,8 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     policy: Settings
     max_norm: Norm | None = None
     """The L2 norm above which nothing of a push is applied."""
+    codec: CodecEntry | None = None
+    """What gradients may be encoded by, beside not at all."""
     heartbeat_s: Seconds
     job: Label
 
@@ -237,6 +245,8 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     """Reported losses that were NaN or infinite."""
     staleness: HistogramEntry = HistogramEntry()
     """Of acknowledged pushes (each push's largest over shards and fragments)."""
+    residual_bytes: Count = 0
+    """Memory of what the job's codec left out of pushes, to go with later ones."""
     wait_s: Seconds = 0.0
     """Seconds step() waited for the network, in all."""
     waiting_for: Words = ""

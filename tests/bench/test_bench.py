@@ -23,6 +23,7 @@ WANTED = {
     "fallback": {"POST push", "GET fetch"},
     "replicas": {"two replicas push"},
     "apply": {"apply sgd", "apply adagrad", "apply adam"},
+    "codecs": {"int8 encode", "int8 decode"},
     "latency": {"small push, p50"},
     "tensors": {
         "200 tensors, 2.4 MB",

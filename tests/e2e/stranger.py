@@ -101,16 +101,21 @@ class Stranger:
 
     def push(
         self,
-        values: NDArray[np.float32],
+        values: NDArray[np.float32] | list[bytes],
         *,
         number: int = 1,
         first: int = 0,
         norm: float = 0.0,
+        codec: int = 0,
     ) -> bytes:
         """The frames of a push of as many fragments as there are values for, which says of itself
-        that its norm is ``norm``."""
+        that its norm is ``norm``. What a codec has made of them is given fragment by fragment."""
         length = self.joined.fragment_len
-        pieces = [values[start : start + length] for start in range(0, len(values), length)]
+        pieces: list[Any] = (
+            values
+            if isinstance(values, list)
+            else [values[start : start + length] for start in range(0, len(values), length)]
+        )
         notice = frames.PushNotice(first_open=1, clock=1, samples=1, norm=norm)
         head = frames.push(
             replica=self.replica,
@@ -123,6 +128,7 @@ class Stranger:
         return head + b"".join(
             _core.encode_frame(
                 kind=frames.Kind.FRAGMENT,
+                codec=codec,
                 dtype=F32,
                 replica=self.replica,
                 incarnation=self.incarnation,

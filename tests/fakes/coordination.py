@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pydownpour import _core
+from pydownpour.codecs import Codec
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.histogram import Histogram, HistogramEntry
 from pydownpour.job import Job, Work
@@ -33,7 +35,12 @@ KEY = bytes(range(32))
 
 
 def make_job(
-    *, work: Work | None = None, warm_start: int = 0, name: str = "sample", length: int = 64
+    *,
+    work: Work | None = None,
+    warm_start: int = 0,
+    name: str = "sample",
+    length: int = 64,
+    codec: Codec | None = None,
 ) -> Job:
     """A job of one parameter array ``w`` and a scalar ``b``."""
     return Job(
@@ -42,6 +49,7 @@ def make_job(
         policy=Downpour(warm_start=warm_start),
         data=work,
         name=name,
+        codec=codec,
     )
 
 
@@ -70,7 +78,10 @@ class Cast:
 
     def hello(self, nonce: str, *, index: int | None = None) -> ShardAssigned:
         return self.job.hello(
-            ShardHello(url=f"http://{nonce}", nonce=nonce, index=index, pid=1), self.now
+            ShardHello(
+                url=f"http://{nonce}", nonce=nonce, index=index, pid=1, codecs=_core.codecs()
+            ),
+            self.now,
         )
 
     def shard_beat(self, index: int, *, knows: int = 1, **counts: object) -> HeartbeatAnswer:
@@ -100,6 +111,7 @@ class Cast:
                 name=name,
                 owner=name,
                 nonce=nonce,
+                codecs=_core.codecs(),
             ),
             self.now,
         )

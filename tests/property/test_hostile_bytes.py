@@ -348,6 +348,7 @@ async def hear(listed: list[bytes]) -> Link:
         headers={},
         fragment_len=FRAGMENT_LEN,
         wire_dtype="float32",
+        codec=None,
         staging=np.zeros(LENGTH, np.float32),
         versions=np.zeros(-(-LENGTH // FRAGMENT_LEN), np.uint64),
         rng=random.Random(0),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from pydownpour import limits
+from pydownpour.codecs import Int8
 from pydownpour.coordinator import view
 from pydownpour.coordinator.report import audit_report, build_report
 from pydownpour.errors import (
@@ -105,6 +106,25 @@ def test_a_dtype_the_replica_cannot_send() -> None:
     join = Join(wire_dtypes=["float16"])
     with pytest.raises(ConfigError, match="sends gradients as float32, the replica can send float"):
         cast.job.join(join, cast.now)
+
+
+def test_who_lacks_the_jobs_codec_is_refused() -> None:
+    cast = Cast(make_job(codec=Int8(64)))
+    hello = ShardHello(url="http://0", codecs=["zip", "lzw"], version="0.0.9")
+    words = r"encodes gradients by int8\(block=64\), the shard knows zip, lzw \(pydownpour 0.0.9\)"
+    with pytest.raises(ConfigError, match=words):
+        cast.job.hello(hello, cast.now)
+    cast.shards_ready()
+    words = r"the replica knows none .*use a build that has int8, or a job without codec="
+    with pytest.raises(ConfigError, match=words):
+        cast.job.join(Join(), cast.now)
+    assert cast.join("r").codec == ("int8", {"block": 64.0})
+    assert cast.hello("shard-0", index=0).codec == ("int8", {"block": 64.0})
+
+
+def test_without_a_codec_nobody_needs_one() -> None:
+    cast = running()
+    assert cast.job.join(Join(codecs=["zip"]), cast.now).codec is None
 
 
 def test_more_shards_than_fragments() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pydownpour import limits
+from pydownpour.codecs import Codec, Int8
 from pydownpour.errors import ConfigError, UnsupportedArray
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD, Clip, chain
@@ -88,6 +89,13 @@ def test_numpy_numbers_become_python_ones() -> None:
     assert work.shuffle is False
 
 
+@dataclasses.dataclass(frozen=True)
+class MyCodec(Codec):
+    """The core cannot run it."""
+
+    name = "mine"
+
+
 # -- Job -------------------------------------------------------------------------------------------
 
 
@@ -97,6 +105,11 @@ def test_defaults() -> None:
     assert job.layout.len == 6
     assert job.evaluation is None
     assert "6 parameters" in repr(job)
+
+
+def test_a_codec() -> None:
+    assert make_job().codec is None
+    assert make_job(codec=Int8(block=64)).codec == Int8(64)
 
 
 def test_decorators_return_the_function_unchanged() -> None:
@@ -145,6 +158,9 @@ def test_a_second_function_and_no_function_are_refused() -> None:
         ({"max_norm": 0}, r"max_norm=0 is out of range; choose above 0 and up to 1e\+38"),
         ({"max_norm": float("inf")}, "max_norm=inf is out of range"),
         ({"max_norm": "1"}, "max_norm='1' must be a number"),
+        ({"codec": "int8"}, r"codec='int8' must be a Codec, for example dp.Int8\(\)"),
+        ({"codec": Int8(), "wire_dtype": "float16"}, "wire_dtype='float16' would not be used"),
+        ({"codec": MyCodec()}, 'codec "mine" is unknown; known are int8'),
     ],
 )
 def test_impossible_jobs_are_refused(settings: dict[str, Any], words: str) -> None:

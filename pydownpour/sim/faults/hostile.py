@@ -238,6 +238,7 @@ async def play(
                 name=NAME,
                 version=pydownpour.__version__,
                 nonce=f"{rng.getrandbits(128):032x}",
+                codecs=_core.codecs(),
             )
             joined = await client.post("/v1/join", wish, Joined)
             try:
