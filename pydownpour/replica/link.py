@@ -96,7 +96,7 @@ class Link:
         headers: dict[str, str],
         fragment_len: int,
         wire_dtype: str,
-        codec: _core.Codec | None,
+        codec: _core.Codec | None = None,
         staging: Flat,
         versions: NDArray[np.uint64],
         rng: random.Random,
