@@ -212,6 +212,23 @@ class Codec:
         keeps its share."""
 
 @final
+class Journal:
+    """A bounded buffer of what a shard is about to make visible, for whoever writes it out.
+
+    Every record and every round that is closed with records in it is appended as bytes (layout:
+    the Rust crate's store/journal.rs), in the order of their LSNs, before anybody can read what
+    they change. One that there is no room for is refused (CODE_STORE_FULL, LimitExceeded), and its
+    LSN is the next one's.
+    """
+    def __new__(cls, *, size_max: int) -> Journal:
+        """size_max: bytes that may wait to be taken out."""
+    def take(self) -> list[bytes]:
+        """All entries that nobody has taken out, oldest first."""
+    @property
+    def last_lsn(self) -> int:
+        """Of the newest entry, taken out or not; 0 before the first."""
+
+@final
 class Shard:
     """One shard's parameters and optimizer state as published stripes, and whose records it knows.
 
@@ -244,6 +261,7 @@ class Shard:
         codec: Codec | None = None,
         accumulates: bool = False,
         max_norm: float | None = None,
+        journal: Journal | None = None,
     ) -> Shard: ...
     @property
     def len(self) -> int: ...
@@ -261,7 +279,8 @@ class Shard:
         """State planes per parameter, as the optimizer's."""
     @property
     def lsn(self) -> int:
-        """Records applied or accumulated, and rounds applied, so far. The first gets LSN 1."""
+        """Records applied or accumulated, and rounds closed with records in them, so far, all of
+        them visible. The first gets LSN 1."""
     def load(self, start: int, values: _Bytes) -> None:
         """Set parameters [start, start+n) from f32 values. Only before the first apply."""
     def read(self, target: _Bytes, start: int = 0) -> None:
@@ -289,8 +308,9 @@ class Shard:
 
         Raises NonFiniteGradient (with .count and .first_index) and changes nothing if the payload,
         times its factor, holds NaN or Inf, or if the result would; LimitExceeded if there is no
-        block to write to; ParameterError for a wrong length, fragment or dtype, or numbers that
-        accept() refuses, or a norm above max_norm; LocalProtocolError if the round is not open.
+        block to write to or no room in the journal; ParameterError for a wrong length, fragment or
+        dtype, or numbers that accept() refuses, or a norm above max_norm; LocalProtocolError if the
+        round is not open.
         """
     @property
     def accumulates(self) -> bool:

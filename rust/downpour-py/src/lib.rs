@@ -39,7 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::push::{Arrays, Encoded, Gather};
     #[pymodule_export]
-    use super::shard::{Closed, Optimizer, Shard};
+    use super::shard::{Closed, Journal, Optimizer, Shard};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

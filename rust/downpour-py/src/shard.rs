@@ -78,6 +78,31 @@ impl From<store::Closed> for Closed {
     }
 }
 
+/// A bounded buffer of what stores are about to make visible.
+#[pyclass(frozen, module = "pydownpour._core")]
+pub struct Journal(store::Recording);
+
+#[pymethods]
+impl Journal {
+    #[new]
+    #[pyo3(signature = (*, size_max))]
+    fn new(size_max: usize) -> Self {
+        Self(store::Recording::new(size_max))
+    }
+
+    /// Take everything out, oldest first.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let entries = enter(py, usize::MAX, || Ok(self.0.take()))?;
+        Ok(entries.iter().map(|entry| PyBytes::new(py, entry)).collect())
+    }
+
+    /// The number of the newest entry.
+    #[getter]
+    fn last_lsn(&self) -> u64 {
+        self.0.last_lsn()
+    }
+}
+
 /// One shard's parameters and optimizer state as published stripes.
 #[pyclass(frozen, module = "pydownpour._core")]
 pub struct Shard {
@@ -103,7 +128,7 @@ impl Shard {
     #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     #[pyo3(signature = (
         *, len, stripe_len, fragment_len, first_fragment = 0, optimizer, codec = None,
-        accumulates = false, max_norm = None
+        accumulates = false, max_norm = None, journal = None
     ))]
     fn new(
         py: Python<'_>,
@@ -115,7 +140,9 @@ impl Shard {
         codec: Option<&Codec>,
         accumulates: bool,
         max_norm: Option<f64>,
+        journal: Option<&Journal>,
     ) -> PyResult<Self> {
+        let journal = journal.map(|journal| journal.0.clone());
         let codec = codec.map(|codec| Arc::clone(&codec.0));
         enter(py, usize::MAX, || {
             if let Some(norm) = max_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
@@ -124,6 +151,10 @@ impl Shard {
             let geometry = Geometry { len, stripe_len, fragment_len };
             let store = store::Store::new(geometry, optimizer.compile()?)?;
             let store = if accumulates { store.accumulating()? } else { store };
+            let store = match journal {
+                Some(journal) => store.journaled(Box::new(journal), first_fragment),
+                None => store,
+            };
             let shard = shard::Shard::new(store, first_fragment)?;
             let shard = shard.with_codec(codec).with_norm_max(max_norm);
             Ok(Self { shard: Arc::new(shard) })

@@ -26,9 +26,13 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
 
 /// SGD with a step of 1 over `len` elements in one fragment; every reader folds.
 fn counting(len: usize) -> Arc<Store> {
+    counting_in(len, len)
+}
+
+fn counting_in(len: usize, fragment_len: usize) -> Arc<Store> {
     let numbers = BTreeMap::from([("lr".to_owned(), 1.0)]);
     let sgd = Optimizer::compile(&[("sgd".to_owned(), numbers)], Some(Level::Baseline)).unwrap();
-    let geometry = Geometry { len, stripe_len: STRIPE, fragment_len: len };
+    let geometry = Geometry { len, stripe_len: STRIPE, fragment_len };
     let tuning = Tuning { fold_limit: 1, copies_max: 2, ..Tuning::default() };
     Arc::new(Store::with_tuning(geometry, sgd, tuning).unwrap())
 }
@@ -195,5 +199,32 @@ fn counters_never_run_ahead_of_contents() {
         store.apply(0, up(&store), 1.0).unwrap();
         reader.join().unwrap();
         expect(&store, 1);
+    });
+}
+
+/// Two fragments are updated side by side, and the later number may be published first. What `lsn`
+/// says is visible nevertheless, and "everything changed since" misses nothing.
+#[test]
+fn the_horizon_waits_for_what_was_numbered_before() {
+    explore(|| {
+        let store = counting_in(2 * STRIPE, STRIPE);
+        let one = Gradient::F32(&UP[..STRIPE]);
+        let other = spawn(&store, |store| {
+            store.apply(1, Gradient::F32(&UP[..STRIPE]), 1.0).unwrap();
+        });
+        let reader = spawn(&store, |store| {
+            let since = store.lsn();
+            let copy = [0, 1].map(|stripe| value(&store.pin(stripe)));
+            assert!(u64::from(copy[0] > 0.0) + u64::from(copy[1] > 0.0) >= since);
+            let now = store.lsn();
+            let changed = [0, 1].map(|fragment| store.fragment_lsn(fragment) > since);
+            let seen = [0, 1].map(|i| if changed[i] { value(&store.pin(i)) } else { copy[i] });
+            assert!(u64::from(seen[0] > 0.0) + u64::from(seen[1] > 0.0) >= now);
+        });
+        store.apply(0, one, 1.0).unwrap();
+        other.join().unwrap();
+        reader.join().unwrap();
+        assert_eq!(store.lsn(), 2);
+        assert_eq!(store.fragment_lsn(0) + store.fragment_lsn(1), 3);
     });
 }

@@ -143,6 +143,16 @@ impl<'a> Gradient<'a> {
             }
         }
     }
+
+    /// The elements as little-endian bytes.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        match *self {
+            Self::F32(values) => bytemuck::cast_slice(values),
+            Self::F64(values) => bytemuck::cast_slice(values),
+            Self::F16(words) | Self::Bf16(words) => bytemuck::cast_slice(words),
+            Self::Unaligned(raw) => raw.bytes,
+        }
+    }
 }
 
 #[cfg(test)]

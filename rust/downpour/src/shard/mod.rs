@@ -23,7 +23,9 @@ use crate::codec::{self, Codec};
 use crate::dedupe::{Entry, Judgement, Run, Verdict, Windows, lock};
 use crate::frame::Code;
 use crate::kernel::{DType, Gradient, check};
-use crate::store::{Admission, Applied, ApplyError, CloseError, Closed, Store, StoreError};
+use crate::store::{
+    Admission, Applied, ApplyError, CloseError, Closed, Received, Store, StoreError,
+};
 
 use decoded::{Scratch, Scratches};
 pub use export::ImportError;
@@ -50,6 +52,13 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
     /// What was decided about its push.
     pub admission: Admission,
+}
+
+impl<'a> Record<'a> {
+    fn received(&self) -> Received<'a> {
+        let Self { replica, incarnation, push, base_version, dtype, codec, payload, .. } = *self;
+        Received { replica, incarnation, push, base_version, dtype, codec, payload }
+    }
 }
 
 /// The definite good answers to a record.
@@ -308,8 +317,8 @@ impl Shard {
         let mut scratch = None;
         let gradient = self.gradient(record, &mut scratch)?;
         self.check_norm(gradient)?;
-        let (base, admission) = (record.base_version, &record.admission);
-        let applied = self.store.take(place as usize, gradient, base, admission)?;
+        let (received, admission) = (record.received(), &record.admission);
+        let applied = self.store.take_received(place as usize, gradient, received, admission)?;
         entry.complete(record.push, place, applied.lsn);
         Ok(Answer::Applied {
             lsn: applied.lsn,

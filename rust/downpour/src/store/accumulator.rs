@@ -16,7 +16,8 @@
 //! One f32 an element and a few counters a fragment, reserved with the store.
 
 use super::error::CloseError;
-use super::fragment::{Claim, number};
+use super::fragment::Claim;
+use super::journal::{Change, Received};
 use super::record::{Applied, Update};
 use super::{ApplyError, Round, Store, StoreError};
 use crate::kernel::{Gradient, add_scaled, are_finite};
@@ -186,12 +187,19 @@ impl Store {
             let scale = factor.unwrap_or_else(|| single(1.0 / of.weight));
             let Accumulated { staleness, count, samples, .. } = of;
             let update = Update { scale, staleness, round_count: count, samples };
-            match self.update(fragment, shared, Gradient::F32(&accumulator.sum), update) {
+            let change = Change::Close { round, factor: scale };
+            let sum = Gradient::F32(&accumulator.sum);
+            match self.update(fragment, shared, sum, update, change) {
                 Ok(Applied { lsn, version_before }) => {
                     Ok(Some(Closed { lsn, version: version_before + 1, of }))
                 }
                 Err(full @ ApplyError::Full { .. }) => return Err(CloseError::NotNow(full)),
-                Err(cause) => Err(CloseError::Dropped { of, cause }),
+                Err(cause) => {
+                    // What was taken before is gone: that has its place in the order, too.
+                    let lsn = self.order.decide(fragment, change);
+                    self.order.published(lsn.map_err(CloseError::NotNow)?);
+                    Err(CloseError::Dropped { of, cause })
+                }
             }
         };
         accumulator.open = Accumulated { round: round + 1, ..Accumulated::default() };
@@ -202,15 +210,20 @@ impl Store {
     pub(super) fn accumulate(
         &self,
         claim: &mut Claim<'_>,
+        fragment: usize,
         gradient: Gradient<'_>,
         round: Round,
         Update { scale: factor, staleness, samples, .. }: Update,
+        received: Received<'_>,
     ) -> Result<u64, ApplyError> {
         let Accumulator { sum, open } = open_accumulator(claim, round.number)?;
         let level = self.optimizer.level();
         if !are_finite(level, gradient, factor) {
             return Err(self.refuse_gradient(gradient, factor));
         }
+        let round_of = Some(round);
+        let change = Change::Record { received, staleness, factor, samples, round: round_of };
+        let lsn = self.order.decide(fragment, change)?;
         self.seal();
         let is_first = open.count == 0;
         if is_first {
@@ -224,7 +237,8 @@ impl Store {
             samples: open.samples.saturating_add(samples),
             staleness: open.staleness.max(staleness),
         };
-        Ok(number(&self.lsn))
+        self.order.published(lsn);
+        Ok(lsn)
     }
 }
 

@@ -67,7 +67,7 @@ pub enum ApplyError {
     Full { what: &'static str, used: usize, limit: usize },
 }
 
-/// A round was not applied. Parameters, state, version and LSN are as before, bit for bit.
+/// A round was not applied. Parameters, state and version are as before, bit for bit.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CloseError {
@@ -77,7 +77,7 @@ pub enum CloseError {
     /// The round is as before.
     #[error("factor is {factor}, must be finite")]
     Factor { factor: f32 },
-    /// The round is closed, and what was accumulated in it is gone.
+    /// The round is closed, and what was accumulated in it is gone; that has an LSN.
     #[error("round {} is closed and its {} records are dropped: {cause}", of.round, of.count)]
     Dropped { of: Accumulated, cause: ApplyError },
 }

@@ -12,8 +12,8 @@
 use super::accumulator::Accumulator;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
-/// In `lsn`: an update is being published; its number is not known yet.
-const PUBLISHING: u64 = u64::MAX;
+/// In `lsn`: the record of this number is being published.
+const PUBLISHING: u64 = 1 << 63;
 
 /// The shared state of one fragment, in one cache line, because a sweep finds it cold.
 #[repr(align(64))]
@@ -51,37 +51,34 @@ impl Fragment {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The LSN of the last update, or `None` while one is being published.
-    pub(super) fn lsn(&self) -> Option<u64> {
+    /// The LSN of the last record, and whether it is published whole.
+    pub(super) fn lsn(&self) -> (u64, bool) {
         // ORDERING: Acquire, paired with the store in `published`, for the same reason.
         let lsn = self.lsn.load(Ordering::Acquire);
-        (lsn != PUBLISHING).then_some(lsn)
+        (lsn & !PUBLISHING, lsn & PUBLISHING == 0)
     }
 
-    /// An update's blocks are about to be published. Claim holder only.
-    pub(super) fn publishing(&self) {
+    /// The blocks of the record of this number are about to be published. Claim holder only.
+    pub(super) fn publishing(&self, lsn: u64) {
         // ORDERING: Relaxed; the Release of the first published word orders it before, so a reader
         // who sees any new block sees this mark or what follows it.
-        self.lsn.store(PUBLISHING, Ordering::Relaxed);
+        self.lsn.store(lsn | PUBLISHING, Ordering::Relaxed);
     }
 
-    /// All blocks of an update are published; number it from the store's counter and count it.
-    /// Claim holder only.
+    /// All blocks of the record of this number are published: count it. Claim holder only.
     ///
-    /// The store's counter moves after the blocks and before the fragment's LSN. Whoever reads the
-    /// counter therefore finds in this fragment either the mark or a number, never a stale one:
-    /// "everything changed since" misses nothing.
-    pub(super) fn published(&self, counter: &AtomicU64, samples: u64) -> (u64, u64) {
+    /// The store's horizon moves only after this, so whoever has read it finds this number here, or
+    /// a later one: "everything changed since" misses nothing.
+    pub(super) fn published(&self, lsn: u64, samples: u64) -> u64 {
         // ORDERING: Relaxed, as in `samples`.
         self.samples.store(samples, Ordering::Relaxed);
         // ORDERING: Relaxed; written under the claim only.
         let version_before = self.version.load(Ordering::Relaxed);
         // ORDERING: Release, paired with the Acquire in `version`.
         self.version.store(version_before + 1, Ordering::Release);
-        let lsn = number(counter);
         // ORDERING: Release, paired with the Acquire in `lsn`.
         self.lsn.store(lsn, Ordering::Release);
-        (lsn, version_before)
+        version_before
     }
 
     /// Training samples behind the fragment's updates. Exact for the claim holder.
@@ -98,11 +95,4 @@ impl Fragment {
         self.version.store(version, Ordering::Release);
         self.lsn.store(lsn, Ordering::Release);
     }
-}
-
-/// The next LSN of the store's counter.
-pub(super) fn number(counter: &AtomicU64) -> u64 {
-    // ORDERING: Release, paired with the Acquire in `Store::lsn`; Acquire keeps the numbers of one
-    // thread's records in their order for whoever sees the last of them.
-    counter.fetch_add(1, Ordering::AcqRel) + 1
 }

@@ -81,8 +81,7 @@ impl Store {
             return Err(StoreError::Lsn { fragment, fragment_lsn, lsn });
         }
         self.expect_unsealed()?;
-        // ORDERING: Release, paired with the Acquire in `Store::lsn`.
-        self.lsn.store(lsn, Ordering::Release);
+        self.order.restore(lsn);
         for fragment in 0..expected {
             let (version, lsn) = (versions[fragment], fragment_lsns[fragment]);
             let _claim = self.fragments[fragment].claim();

@@ -37,9 +37,11 @@ mod block_words;
 mod error;
 mod fragment;
 mod geometry;
+mod journal;
 mod list;
 mod load;
 mod memory;
+mod order;
 mod pinned;
 mod record;
 mod sync;
@@ -47,12 +49,14 @@ mod sync;
 use block::Arena;
 use block_words::Words;
 use fragment::Fragment;
-use sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use order::Order;
+use sync::{AtomicBool, AtomicUsize};
 
 pub use accumulator::{Accumulated, Closed};
 pub use admission::{Admission, AdmissionError, Round};
 pub use error::{ApplyError, CloseError, StoreError};
 pub use geometry::Geometry;
+pub use journal::{Change, ENTRY_SIZE, Entry, Journal, Received, Recording};
 pub use memory::Memory;
 pub use pinned::{Pinned, PinnedFragment, Snapshot};
 pub use record::Applied;
@@ -89,7 +93,7 @@ pub struct Store {
     words: Words,
     fragments: Box<[Fragment]>,
     accumulates: bool,
-    lsn: AtomicU64,
+    order: Order,
     /// Stripes that readers keep; see [`Store::keep`].
     kept: AtomicUsize,
     kept_max: usize,
@@ -143,7 +147,7 @@ impl Store {
             words: Words::new(arena, count, fold_limit),
             fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
             accumulates: false,
-            lsn: AtomicU64::new(0),
+            order: Order::new(None),
             kept: AtomicUsize::new(0),
             // Each stripe that is kept costs at most one block: the rest is for records.
             kept_max: copies - spares_max,
@@ -181,12 +185,19 @@ impl Store {
         1 + self.optimizer.planes()
     }
 
-    /// Records applied or accumulated and rounds applied, so far. Every update up to this number is
-    /// visible to what is read after.
+    /// The same store, which tells a journal of every update before anybody can see it.
+    /// `first_fragment`: what the first of its fragments is called there.
+    #[must_use]
+    pub fn journaled(mut self, journal: Box<dyn Journal>, first_fragment: u32) -> Self {
+        self.order = Order::new(Some((journal, first_fragment)));
+        self
+    }
+
+    /// Records applied or accumulated and rounds closed with records in them, so far. Every one up
+    /// to this number is visible to what is read after.
     #[must_use]
     pub fn lsn(&self) -> u64 {
-        // ORDERING: Acquire, paired with the counter's fetch_add in `Fragment::published`.
-        self.lsn.load(Ordering::Acquire)
+        self.order.horizon()
     }
 
     /// Updates applied to a fragment. What is read of the fragment afterwards is not older.
@@ -211,15 +222,15 @@ impl Store {
 
     /// The LSN of a fragment's last update, 0 if it has none.
     ///
-    /// While a record is being published its number is not known yet; then this is the store's
-    /// LSN, so that `fragment_lsn(f) > since` never misses a change that `lsn()` counted before.
+    /// It may be one that is being published and that [`lsn`](Self::lsn) does not count yet; what
+    /// `lsn()` counted before, `fragment_lsn(f) > since` never misses.
     ///
     /// # Panics
     ///
     /// If there is no such fragment.
     #[must_use]
     pub fn fragment_lsn(&self, fragment: usize) -> u64 {
-        self.fragments[fragment].lsn().unwrap_or_else(|| self.lsn())
+        self.fragments[fragment].lsn().0
     }
 
     fn fragment(&self, fragment: usize) -> Result<&Fragment, ApplyError> {

@@ -30,7 +30,7 @@ pub struct PinnedFragment {
     pub stripes: Vec<Pinned>,
     /// Updates that the stripes contain, at least.
     pub version: u64,
-    /// LSN of the last of them, or the store's while that was not known.
+    /// LSN of the last of them; of one that was being published if it is not `whole`.
     pub lsn: u64,
     /// No record was published while the references were taken: `version` and `lsn` are exact,
     /// and the stripes belong together.
@@ -72,13 +72,12 @@ impl Store {
     pub fn pin_fragment(self: &Arc<Self>, fragment: usize) -> PinnedFragment {
         let shared = &self.fragments[fragment];
         let pin = || {
-            let (before, version) = (shared.lsn(), shared.version());
+            let ((lsn, is_settled), version) = (shared.lsn(), shared.version());
             let stripes = self.geometry.fragment_stripes(fragment);
             let stripes: Vec<_> = stripes.map(|stripe| self.pin(stripe)).collect();
             // The Acquire of each pin keeps this load after it: a record that published any of
-            // the pinned blocks set its mark before, so `before` differs from what is read here.
-            let whole = before.is_some() && shared.lsn() == before;
-            let lsn = before.unwrap_or_else(|| self.lsn());
+            // the pinned blocks set its mark before, so it is seen here.
+            let whole = is_settled && shared.lsn() == (lsn, true);
             PinnedFragment { stripes, version, lsn, whole }
         };
         let mut pinned = pin();

@@ -3,6 +3,7 @@
 
 use super::block::Fresh;
 use super::fragment::Fragment;
+use super::journal::{Change, Received};
 use super::sync::Ordering;
 use super::{Admission, ApplyError, Store};
 use crate::kernel::{Gradient, widen};
@@ -57,29 +58,55 @@ impl Store {
         base_version: u64,
         admission: &Admission,
     ) -> Result<Applied, ApplyError> {
+        let (dtype, payload) = (gradient.dtype() as u8, gradient.bytes());
+        let (replica, incarnation, push, codec) = (0, 0, 0, 0);
+        let received = Received { replica, incarnation, push, base_version, dtype, codec, payload };
+        self.take_received(fragment, gradient, received, admission)
+    }
+
+    /// The same for a record that somebody pushed, maybe encoded: `gradient` is what it decodes to.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyError`]; nothing changed then.
+    pub fn take_received(
+        &self,
+        fragment: usize,
+        gradient: Gradient<'_>,
+        received: Received<'_>,
+        admission: &Admission,
+    ) -> Result<Applied, ApplyError> {
         self.expect_len(fragment, &gradient)?;
         let shared = &self.fragments[fragment];
         let mut claim = shared.claim();
         let version_before = shared.version();
-        let staleness = version_before.saturating_sub(base_version);
+        let staleness = version_before.saturating_sub(received.base_version);
         let (scale, samples) = (admission.factor(staleness), admission.samples);
+        let round = None;
         let update = Update { scale, staleness, round_count: 1, samples };
         match admission.round {
-            None => self.update(fragment, shared, gradient, update),
+            None => {
+                let factor = scale;
+                let change = Change::Record { received, staleness, factor, samples, round };
+                self.update(fragment, shared, gradient, update, change)
+            }
             Some(round) => {
-                let lsn = self.accumulate(&mut claim, gradient, round, update)?;
+                let claim = &mut claim;
+                let lsn = self.accumulate(claim, fragment, gradient, round, update, received)?;
                 Ok(Applied { lsn, version_before })
             }
         }
     }
 
-    /// One update of a fragment, whose claim the caller holds: computed, checked, published.
+    /// One update of a fragment, whose claim the caller holds: computed, checked, numbered,
+    /// published.
     pub(super) fn update(
         &self,
         fragment: usize,
         shared: &Fragment,
         gradient: Gradient<'_>,
         Update { scale, staleness, round_count, samples }: Update,
+        change: Change<'_>,
     ) -> Result<Applied, ApplyError> {
         let samples_before = shared.samples();
         let samples = samples_before.saturating_add(samples);
@@ -123,13 +150,15 @@ impl Store {
         if !worst.result_finite() {
             return Err(self.refuse_result(fragment, &fresh));
         }
+        let lsn = self.order.decide(fragment, change)?;
         self.seal();
         drop(old);
-        shared.publishing();
+        shared.publishing(lsn);
         for (stripe, fresh) in stripes.zip(fresh) {
             self.words.publish(stripe, fresh);
         }
-        let (lsn, version_before) = shared.published(&self.lsn, samples);
+        let version_before = shared.published(lsn, samples);
+        self.order.published(lsn);
         Ok(Applied { lsn, version_before })
     }
 

@@ -410,7 +410,10 @@ impl Records for Twin {
             Ok(Applied { lsn, version_before }) => {
                 Ok(Some(Closed { lsn, version: version_before + 1, of }))
             }
-            Err(cause) => Err(CloseError::Dropped { of, cause }),
+            Err(cause) => {
+                state.lsn += 1;
+                Err(CloseError::Dropped { of, cause })
+            }
         }
     }
 
