@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from pydownpour.codecs import Int8
     from pydownpour.job import Job, Work
     from pydownpour.optimizers import (
+        FASGD,
         SGD,
         Adagrad,
         Adam,
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from pydownpour.sim.machines.host import LinkModel
 
 _HOMES = {
+    "FASGD": "optimizers",
     "SGD": "optimizers",
     "Adagrad": "optimizers",
     "Adam": "optimizers",
@@ -126,6 +128,7 @@ _HOMES = {
 """Where the names that load lazily live."""
 
 __all__ = [
+    "FASGD",
     "SGD",
     "Adagrad",
     "Adam",

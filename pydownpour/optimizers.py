@@ -95,6 +95,27 @@ class Trace(Part):
         _require(self, decay=fraction)
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class FASGD(Part):
+    """Divide each element of g by its own deviation and by its staleness; before :class:`SGD`.
+
+    n <- gamma*n + (1-gamma)*g*g;  b <- gamma*b + (1-gamma)*g;
+    v <- beta*v + (1-beta)*sqrt(max(0, n - b*b) + eps);  g <- g / (v * max(1, staleness)).
+    0 <= gamma, beta < 1; eps > 0; initial > 0 (the first v). Odena 2016, section 2, with v as its
+    text has it: its equation averages the inverse of the deviation. It prints no such numbers.
+    """
+
+    gamma: float = 0.9
+    beta: float = 0.9
+    eps: float = 1e-6
+    initial: float = 1.0
+    name: ClassVar[str] = "fasgd"
+
+    def __post_init__(self) -> None:
+        _require(self, gamma=fraction, beta=fraction, eps=positive, initial=positive)
+
+
 CountedIn: TypeAlias = Literal["updates", "samples"]
 """What a schedule counts: updates of a fragment, or the training samples behind them.
 
@@ -388,6 +409,7 @@ PARTS: tuple[type[Part], ...] = (
     Clip,
     WeightDecay,
     Trace,
+    FASGD,
     WarmUp,
     StepDecay,
     Cosine,

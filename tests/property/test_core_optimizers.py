@@ -41,6 +41,7 @@ BEFORE = {
     "clip": {"max": numbers(0.125, 4)},
     "weight_decay": {"rate": numbers(0, 0.25)},
     "trace": {"decay": FRACTIONS},
+    "fasgd": {"gamma": FRACTIONS, "beta": FRACTIONS, "eps": EPS, "initial": numbers(0.125, 2)},
     "warm_up": {"over": COUNTS, "start": FRACTIONS, "by_samples": FLAGS},
     "step_decay": {"every": COUNTS, "factor": FRACTIONS, "by_samples": FLAGS},
     "cosine": {"over": COUNTS, "floor": FRACTIONS, "by_samples": FLAGS},

@@ -30,22 +30,6 @@ def _power(base: float, exponent: int) -> float:
     return power
 
 
-def clip(w: Array, g: Array, state: State, *, max: float) -> tuple[Array, State]:
-    """Each element of g into [-max, max]."""
-    return np.minimum(np.maximum(g, -f32(max)), f32(max)), []
-
-
-def weight_decay(w: Array, g: Array, state: State, *, rate: float) -> tuple[Array, State]:
-    """g + rate * w."""
-    return g + f32(rate) * w, []
-
-
-def trace(w: Array, g: Array, state: State, *, decay: float) -> tuple[Array, State]:
-    """b = decay * b + g; b is the gradient from here on."""
-    b: Array = f32(decay) * state[0] + g
-    return b, [b]
-
-
 @dataclasses.dataclass(frozen=True)
 class Context:
     """What is known of an update of a fragment beside its elements."""
@@ -59,6 +43,44 @@ class Context:
     """Samples behind the updates before this one."""
     samples: int = 0
     """Samples behind this one."""
+
+
+def clip(w: Array, g: Array, state: State, at: Context, *, max: float) -> tuple[Array, State]:
+    """Each element of g into [-max, max]."""
+    return np.minimum(np.maximum(g, -f32(max)), f32(max)), []
+
+
+def weight_decay(
+    w: Array, g: Array, state: State, at: Context, *, rate: float
+) -> tuple[Array, State]:
+    """g + rate * w."""
+    return g + f32(rate) * w, []
+
+
+def trace(w: Array, g: Array, state: State, at: Context, *, decay: float) -> tuple[Array, State]:
+    """b = decay * b + g; b is the gradient from here on."""
+    b: Array = f32(decay) * state[0] + g
+    return b, [b]
+
+
+def fasgd(
+    w: Array,
+    g: Array,
+    state: State,
+    at: Context,
+    *,
+    gamma: float,
+    beta: float,
+    eps: float,
+    initial: float,
+) -> tuple[Array, State]:
+    """Odena 2016, section 2: moments, the average of the deviation, and g divided by it."""
+    n, b, v = state
+    n = f32(gamma) * n + f32(1 - gamma) * (g * g)
+    b = f32(gamma) * b + f32(1 - gamma) * g
+    deviation: Array = np.sqrt(np.maximum(f32(0), n - b * b) + f32(eps))
+    v = f32(beta) * v + f32(1 - beta) * deviation
+    return g / (v * f32(max(1, at.staleness))), [n, b, v]
 
 
 def raised(base: float, exponent: float) -> float:
@@ -171,6 +193,7 @@ CHANGES: dict[str, Callable[..., tuple[Array, State]]] = {
     "clip": clip,
     "weight_decay": weight_decay,
     "trace": trace,
+    "fasgd": fasgd,
 }
 SCHEDULES: dict[str, Callable[..., float]] = {
     "warm_up": warm_up,
@@ -186,18 +209,18 @@ RULES: dict[str, Callable[..., tuple[Array, State]]] = {
     "adam": adam,
     "adamw": adamw,
 }
-PLANES = {"trace": 1, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+PLANES = {"trace": 1, "fasgd": 3, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
 """State arrays of each part that has some, in the order of the chain."""
 
 Parts = Sequence[tuple[str, dict[str, float]]]
 
 
 def initial(parts: Parts, len: int) -> State:
-    """The state before the first update."""
+    """The state before the first update: zeros, but for a rule's or part's last plane."""
     return [
-        np.full(len, f32(numbers.get("initial", 0.0)), f32)
+        np.full(len, f32(numbers.get("initial", 0.0) if i == PLANES[name] - 1 else 0.0), f32)
         for name, numbers in parts
-        for _ in range(PLANES.get(name, 0))
+        for i in range(PLANES.get(name, 0))
     ]
 
 
@@ -211,7 +234,7 @@ def update(
     for name, numbers in parts[:-1]:
         if name in CHANGES:
             own, rest = rest[: PLANES.get(name, 0)], rest[PLANES.get(name, 0) :]
-            g, own = CHANGES[name](w, g, own, **numbers)
+            g, own = CHANGES[name](w, g, own, at, **numbers)
             changed += own
     name, numbers = parts[-1]
     w, own = RULES[name](w, g, rest, at.count, **{**numbers, "lr": numbers["lr"] * rate})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pydownpour import _core, errors
+from tests.reference.frames import Frame
 
 LEN, STRIPE_LEN, FRAGMENT_LEN = 40, 16, 32
 ONES = np.ones(FRAGMENT_LEN, "f4")
@@ -151,3 +153,64 @@ def test_open_rounds_go_with_their_fragments_into_other_shards() -> None:
         assert store.close_round(0, 4) is not None
     np.testing.assert_array_equal(read(whole), read(old))
     assert (whole.lsn, whole.versions()) == (4, old.versions())
+
+
+def push(number: int, values: np.ndarray[Any, Any]) -> bytes:
+    """A whole push of replica 1, incarnation 1, over both fragments."""
+    headers = _core.fragment_headers(
+        values, 1, fragment_len=FRAGMENT_LEN, first_fragment=0, count=2, replica=1, incarnation=1,
+        push=number, versions=np.zeros(2, "u8"),
+    )  # fmt: skip
+    said = struct.pack("<QQQ", 1, 0, 64)
+    data = Frame(1, replica=1, incarnation=1, seq=number, count=2, payload=said).encode()
+    return data + headers[:64] + values[:32].tobytes() + headers[64:] + values[32:].tobytes()
+
+
+def feed(store: _core.Shard, data: bytes, **admission: Any) -> list[Any]:
+    """Everything an inlet reports of one push, accepted so."""
+    inlet = _core.ShardInlet(store, payload_size_max=1024, control_size_max=256, ack_every=8)
+    memoryview(inlet)[: len(data)] = data
+    inlet.window()
+    event, events = inlet.advance(len(data)), []
+    while event is not None:
+        events.append(event)
+        if isinstance(event, _core.Frame):
+            store.admit(1, 1, event.seq, event.fragment, event.count, 1)
+            inlet.accept(**admission)
+        event = inlet.advance(0)
+    return events[1:]
+
+
+def test_an_accumulated_record_is_done_and_one_that_comes_late_is_not() -> None:
+    store = make_store()
+    ones = np.ones(LEN, "f4")
+    terms = {"round": 0, "weight": 2.0, "samples": 64}
+    for applied in (2, 0):
+        (settled,) = feed(store, push(1, ones), **terms)
+        assert (settled.count, settled.applied, settled.last) == (2, applied, True)
+    assert [store.accumulated(fragment) for fragment in (0, 1)] == [(0, 1, 2.0), (0, 1, 2.0)]
+    assert store.applied(1) == (1, 1, 2)
+    store.close_round(0, 0)
+    refusal, settled = feed(store, push(2, ones), **terms)
+    assert (refusal.code, refusal.fragment) == (_core.CODE_ROUND, 0)
+    assert (settled.count, settled.applied) == (1, 1)
+    # What was refused is not remembered as done, and may come again in another round.
+    (settled,) = feed(store, push(2, ones), **terms | {"round": 1})[-1:]
+    assert store.accumulated(0) == (1, 1, 2.0)
+    closed = store.close_round(1, 0)
+    assert closed is not None
+    assert (closed.count, closed.samples) == (2, 128)
+    np.testing.assert_array_equal(read(store), -ones)
+
+
+def test_a_push_cannot_be_accepted_on_terms_that_make_no_sense() -> None:
+    data = push(1, np.ones(LEN, "f4"))
+    wrong: list[tuple[bool, dict[str, Any]]] = [
+        (False, {"round": 0}),
+        (True, {"round": 0, "weight": float("nan")}),
+        (True, {"staleness_power": 100.0}),
+    ]
+    for accumulates, terms in wrong:
+        store = make_store(accumulates=accumulates)
+        with pytest.raises(errors.ParameterError):
+            feed(store, data, **terms)

@@ -10,6 +10,7 @@ import pytest
 from pydownpour import _core, limits
 from pydownpour.errors import ConfigError
 from pydownpour.optimizers import (
+    FASGD,
     PARTS,
     RULES,
     SGD,
@@ -40,6 +41,7 @@ EXAMPLES = {
     Clip: Clip(1.0),
     WeightDecay: WeightDecay(0.01),
     Trace: Trace(),
+    FASGD: FASGD(),
     WarmUp: WarmUp(100),
     StepDecay: StepDecay(100),
     Cosine: Cosine(100, by="samples"),
@@ -54,7 +56,8 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
     example = EXAMPLES[rule]
     assert _core.Optimizer(example.parts()).planes == PLANES[rule]
     whole = chain(*(EXAMPLES[part] for part in PARTS), example)
-    assert _core.Optimizer(whole.parts()).planes == PLANES[rule] + 1, "a trace has one of its own"
+    # A trace has one of its own, FASGD three.
+    assert _core.Optimizer(whole.parts()).planes == PLANES[rule] + 4
     assert example.describe() in whole.describe()
 
 
@@ -73,6 +76,7 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
         (lambda: Clip(0.0), "max=0"),
         (lambda: WeightDecay(float("inf")), "rate=inf"),
         (lambda: Trace(1.0), "decay=1"),
+        (lambda: FASGD(beta=1.0), "beta=1"),
         (lambda: WarmUp(0), "over=0"),
         (lambda: WarmUp(2.5), "over=2.5"),
         (lambda: StepDecay(10, 1.0), "factor=1"),

@@ -1,6 +1,6 @@
 //! The one loop that runs every change of the gradient, and the scaling that comes before all.
 
-use super::part::Change;
+use super::part::{Change, Context};
 use super::planes::{Split, Window, magnitude};
 use crate::kernel::{Kernel, Level};
 
@@ -10,7 +10,13 @@ pub(super) trait CompiledChange: Send + Sync {
     fn planes(&self) -> usize;
     fn initial(&self, plane: usize) -> f32;
     /// Change the gradient in place; returns the largest magnitude bits of the new state.
-    fn change(&self, level: Level, window: Window<'_>, gradient: &mut [f32]) -> u32;
+    fn change(
+        &self,
+        level: Level,
+        context: Context,
+        window: Window<'_>,
+        gradient: &mut [f32],
+    ) -> u32;
 }
 
 pub(super) fn compiled<const PLANES: usize, C: Change<PLANES>>(
@@ -34,8 +40,15 @@ impl<const PLANES: usize, C: Change<PLANES>> CompiledChange for Boxed<PLANES, C>
         self.0.initial()[plane]
     }
 
-    fn change(&self, level: Level, window: Window<'_>, gradient: &mut [f32]) -> u32 {
-        level.run(InPlace::<'_, PLANES, C> { change: self.0, window, gradient })
+    fn change(
+        &self,
+        level: Level,
+        context: Context,
+        window: Window<'_>,
+        gradient: &mut [f32],
+    ) -> u32 {
+        let (change, term) = (self.0, self.0.term(context));
+        level.run(InPlace::<'_, PLANES, C> { change, term, window, gradient })
     }
 }
 
@@ -43,6 +56,7 @@ impl<const PLANES: usize, C: Change<PLANES>> CompiledChange for Boxed<PLANES, C>
 /// compiler to vectorise across them.
 struct InPlace<'a, const PLANES: usize, C> {
     change: C,
+    term: f32,
     window: Window<'a>,
     gradient: &'a mut [f32],
 }
@@ -52,13 +66,13 @@ impl<const PLANES: usize, C: Change<PLANES>> Kernel for InPlace<'_, PLANES, C> {
 
     #[inline(always)]
     fn run(self) -> u32 {
-        let Self { change, window, gradient } = self;
+        let Self { change, term, window, gradient } = self;
         let len = gradient.len();
         let Split { p_old, s_old, s_new, .. } = window.split::<PLANES>(len);
         let mut worst = 0;
         for index in 0..len {
             let state = std::array::from_fn(|k| s_old[k][index]);
-            let (g, state) = change.change(gradient[index], p_old[index], state);
+            let (g, state) = change.change(term, gradient[index], p_old[index], state);
             gradient[index] = g;
             for k in 0..PLANES {
                 s_new[k][index] = state[k];

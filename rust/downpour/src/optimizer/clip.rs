@@ -18,7 +18,7 @@ impl Change<0> for Clip {
     }
 
     #[inline(always)]
-    fn change(self, g: f32, _: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
+    fn change(self, _: f32, g: f32, _: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
         let g = if g > self.max { self.max } else { g };
         (if g < -self.max { -self.max } else { g }, state)
     }

@@ -8,6 +8,7 @@
 //! | `clip` | `max` | `g = min(max(g, -max), max)` |
 //! | `weight_decay` | `rate` | `g = g + rate * p` |
 //! | `trace` | `decay` | see [`trace`] |
+//! | `fasgd` | `gamma beta eps initial` | see [`fasgd`] |
 //! | `warm_up`, `step_decay`, `cosine` | | factors of `lr`, see [`schedule`] |
 //! | `staleness_decay`, `linear_scaling` | | factors of `lr`, see [`scaling`] |
 //! | `sgd` | `lr` | `p = p - lr * g` |
@@ -37,6 +38,7 @@ mod adam;
 mod adamw;
 mod change;
 mod clip;
+mod fasgd;
 mod momentum;
 mod part;
 mod planes;
@@ -66,6 +68,7 @@ const PARTS: &[Row] = &[
     Row::change::<0, clip::Clip>(),
     Row::change::<0, weight_decay::WeightDecay>(),
     Row::change::<1, trace::Trace>(),
+    Row::change::<3, fasgd::Fasgd>(),
     Row::schedule::<schedule::WarmUp>(),
     Row::schedule::<schedule::StepDecay>(),
     Row::schedule::<schedule::Cosine>(),
@@ -118,6 +121,13 @@ pub(crate) struct Stripe<'a> {
     pub scale: f32,
     /// Write the new planes past the caches.
     pub bypass: bool,
+}
+
+/// An update that is about to be computed: what its parts may know, and what its rule made of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepared {
+    context: Context,
+    terms: Terms,
 }
 
 /// A compiled chain, for one instruction set.
@@ -212,15 +222,16 @@ impl Optimizer {
     }
 
     /// What an update of a fragment computes once for all its elements.
-    pub(crate) fn terms(&self, mut context: Context) -> Terms {
+    pub(crate) fn prepare(&self, mut context: Context) -> Prepared {
         for schedule in &self.schedules {
             context.rate *= schedule.factor(context);
         }
-        self.rule.part.terms(context)
+        Prepared { context, terms: self.rule.part.terms(context) }
     }
 
     /// Compute new planes from old ones and a gradient; says whether all of it stayed finite.
-    pub(crate) fn update(&self, terms: Terms, stripe: Stripe<'_>) -> Worst {
+    pub(crate) fn update(&self, prepared: Prepared, stripe: Stripe<'_>) -> Worst {
+        let Prepared { context, terms } = prepared;
         let Stripe { old, new, stride, gradient, scale, bypass } = stripe;
         if self.changes.is_empty() {
             let state = self.rule.state;
@@ -235,7 +246,7 @@ impl Optimizer {
             worst.gradient = worst.gradient.max(scaled(self.level, source, scale, piece));
             for Placed { part, state } in &self.changes {
                 let window = Window { old, new, stride, start, state: *state, bypass };
-                worst.result = worst.result.max(part.change(self.level, window, piece));
+                worst.result = worst.result.max(part.change(self.level, context, window, piece));
             }
             let window = Window { old, new, stride, start, state: self.rule.state, bypass };
             let by_rule = self.rule.part.update(self.level, terms, window, piece, 1.0);

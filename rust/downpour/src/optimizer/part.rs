@@ -71,8 +71,13 @@ pub(super) trait Change<const PLANES: usize>: Copy + Send + Sync + 'static {
         [0.0; PLANES]
     }
 
+    /// A number that is the same for all elements of an update.
+    fn term(self, _: Context) -> f32 {
+        1.0
+    }
+
     /// New gradient and state of one element.
-    fn change(self, g: f32, p: f32, state: [f32; PLANES]) -> (f32, [f32; PLANES]);
+    fn change(self, by: f32, g: f32, p: f32, state: [f32; PLANES]) -> (f32, [f32; PLANES]);
 }
 
 /// A factor of the learning rate that depends on how far training has come.

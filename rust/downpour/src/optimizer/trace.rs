@@ -29,7 +29,7 @@ impl Change<1> for Trace {
     }
 
     #[inline(always)]
-    fn change(self, g: f32, _: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
+    fn change(self, _: f32, g: f32, _: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
         let b = self.decay * b + g;
         (b, [b])
     }

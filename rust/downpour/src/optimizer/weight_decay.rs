@@ -18,7 +18,7 @@ impl Change<0> for WeightDecay {
     }
 
     #[inline(always)]
-    fn change(self, g: f32, p: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
+    fn change(self, _: f32, g: f32, p: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
         (g + self.rate * p, state)
     }
 }

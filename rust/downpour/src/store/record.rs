@@ -110,7 +110,7 @@ impl Store {
     ) -> Result<Applied, ApplyError> {
         let samples_before = shared.samples();
         let samples = samples_before.saturating_add(samples);
-        let terms = self.optimizer.terms(Context {
+        let prepared = self.optimizer.prepare(Context {
             count: shared.version() + 1,
             rate: 1.0,
             staleness,
@@ -132,7 +132,7 @@ impl Store {
             let part = as_f32(self, part, scratch.as_mut());
             let mut new = self.spare()?;
             worst = worst.and(self.optimizer.update(
-                terms,
+                prepared,
                 Stripe {
                     old: old.planes(),
                     new: new.planes_mut(),

@@ -39,7 +39,7 @@ pub fn chains() -> Vec<Vec<Part>> {
 
 fn usual(part: &str, number: &str) -> f64 {
     match (part, number) {
-        ("trace", "decay") | (_, "momentum" | "beta1") => 0.9,
+        ("trace", "decay") | (_, "momentum" | "beta1" | "gamma" | "beta") => 0.9,
         (_, "max") => 0.75,
         (_, "rate") => 0.01,
         (_, "over") => 5.0,
@@ -69,6 +69,7 @@ fn initial_of((name, numbers): &Part) -> Vec<f32> {
         "momentum" | "trace" => vec![0.0],
         "adagrad" => vec![single(numbers["initial"])],
         "adam" | "adamw" => vec![0.0, 0.0],
+        "fasgd" => vec![0.0, 0.0, single(numbers["initial"])],
         _ => vec![],
     }
 }
@@ -158,6 +159,15 @@ pub fn update(parts: &[Part], at: At, mut p: f32, mut g: f32, mut s: &mut [f32])
             "trace" => {
                 s[0] = number("decay") * s[0] + g;
                 g = s[0];
+            }
+            "fasgd" => {
+                let rest = |name: &str| single(1.0 - numbers[name]);
+                s[0] = number("gamma") * s[0] + rest("gamma") * (g * g);
+                s[1] = number("gamma") * s[1] + rest("gamma") * g;
+                let variance = (s[0] - s[1] * s[1]).max(0.0);
+                let deviation = (variance + number("eps")).sqrt();
+                s[2] = number("beta") * s[2] + rest("beta") * deviation;
+                g /= s[2] * single(f64::from(small(at.staleness.max(1))));
             }
             "warm_up" | "step_decay" | "cosine" | "staleness_decay" | "linear_scaling" => {}
             "sgd" => p -= single(lr) * g,
