@@ -26,6 +26,7 @@ from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.units import Recorded
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Decision, HardSync, PushInfo, hard_sync
+from pydownpour.replica.encoder import Encoder
 from pydownpour.replica.link import Link
 from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Part
@@ -42,6 +43,7 @@ from pydownpour.wire import frames
 from pydownpour.wire.messages import Stop
 from pydownpour.wire.proof import Keeper
 from tests.fakes.policies import EveryFew
+from tests.reference import codecs
 from tests.reference import inlet as twin
 
 Patch = pytest.MonkeyPatch
@@ -73,8 +75,9 @@ def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
     def __init__(self: Shard, assigned: Any, *policy: Any) -> None:
         begin(self, msgspec.structs.replace(assigned, max_norm=None), *policy)  # the twin measures
         self.assigned = assigned
+        codec = None if assigned.codec is None else codecs.of(*assigned.codec)
         self.store = twin.Shard(  # type: ignore[assignment]
-            self.store, rules or twin.Rules(), max_norm=assigned.max_norm
+            self.store, rules or twin.Rules(), codec, max_norm=assigned.max_norm
         )
 
     kinds = {
@@ -361,6 +364,33 @@ def nobody_is_asked_again(patch: Patch) -> None:
     patch.setattr(stream.Conversation, "may_come_now", lambda self: False)
 
 
+def what_a_codec_leaves_is_dropped(patch: Patch) -> None:
+    """Quantised, and no more."""
+    encode = Encoder.encode
+
+    def forgetful(self: Encoder, values: Any, norm: float | None) -> Any:
+        encoded = encode(self, values, norm)
+        if self.residual is not None:
+            self.residual[:] = 0
+        return encoded
+
+    patch.setattr(Encoder, "encode", forgetful)
+
+
+def what_was_sent_stays_in_the_residual(patch: Patch) -> None:
+    """It goes again with the next push."""
+    encode = Encoder.encode
+
+    def repeating(self: Encoder, values: Any, norm: float | None) -> Any:
+        before = None if self.residual is None else self.residual.copy()
+        encoded = encode(self, values, norm)
+        if self.residual is not None:
+            self.residual[:] = before
+        return encoded
+
+    patch.setattr(Encoder, "encode", repeating)
+
+
 def users_own(seed: int, plan: str) -> World:
     """A world of the sample oracle with a policy that nobody here knows."""
     return swarm.counted(seed, plan, policy=EveryFew(count=7, staleness_power=0.0))
@@ -411,5 +441,8 @@ MUTATIONS: Final = (
              ("never applied",), users_own),
     Mutation("nobody waits for the round", ("calm",), nobody_waits_for_the_round,
              ("pushed twice",), swarm.synced),
+    Mutation("a residual is dropped", ("calm",), what_a_codec_leaves_is_dropped, ("keeps",)),
+    Mutation("a residual is sent twice", ("calm",), what_was_sent_stays_in_the_residual,
+             ("keeps",)),
     Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
 )  # fmt: skip

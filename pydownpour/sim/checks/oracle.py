@@ -15,6 +15,7 @@ after a fetch it waited for hold everything that was acknowledged to anybody bef
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from pydownpour.codecs import Int8, compiled
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from pydownpour.shard.state import Shard
     from pydownpour.sim.machines.process import SimProcess
 
+ANCHOR = 127.0
+"""The largest code of int8: a block with it has the scale 1."""
 NAMED_MAX = 3
 """Wrong elements a violation names."""
 
@@ -45,6 +49,7 @@ class Life:
 
     Attributes:
         pushed: What it pushed and is not wholly answered, oldest first.
+        residual: With a codec, what its pushes were given and do not say.
     """
 
     process: SimProcess
@@ -52,6 +57,7 @@ class Life:
     incarnation: int
     trainer: Trainer
     pushed: list[Pushed] = dataclasses.field(default_factory=list)
+    residual: Any = 0.0
 
     def __str__(self) -> str:
         return f"{self.process.name} ({self.replica}.{self.incarnation})"
@@ -60,9 +66,10 @@ class Life:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mark:
-    """One place a push adds to, and the record that carries it there."""
+    """One place a push adds to, how much, and the record that carries it there."""
 
     element: int
+    amount: float
     part: Part
     fragment: int
 
@@ -97,6 +104,7 @@ class Oracle:
         policy: When to push and fetch; its local_rate must be 0, and rounds must be summed.
             One that is not ours pushes after each step.
         rng: When the job's function fetches and waits for it.
+        codec: How pushes travel. Each must then be of one step.
     """
 
     def __init__(
@@ -108,6 +116,7 @@ class Oracle:
         width: int = 256,
         policy: Policy | None = None,
         rng: random.Random | None = None,
+        codec: Int8 | None = None,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
         if policy.replica().local_rate != 0:
@@ -132,13 +141,18 @@ class Oracle:
         self._frozen: dict[int, tuple[float, Pushed]] = {}
         """Elements that must stay as they are, and whose incarnation is fenced."""
         accrued = policy.push_every if isinstance(policy, Downpour) else 1
+        self._codec = compiled(None if codec is None else codec.entry())
+        self._block = 0 if codec is None else codec.block
+        marks, anchors = parameters / width, parameters / self._block if codec else 0.0
+        norm = math.sqrt(marks * 4 + anchors * ANCHOR**2) if codec else accrued * math.sqrt(marks)
         self.job = Job(
             parameters={"marks": np.zeros(parameters, np.float32)},
             optimizer=SGD(lr=1.0),
             policy=policy,
             data=Work(pushes, unit=unit, shuffle=False),
             # Each push is just small enough, and nothing else is.
-            max_norm=accrued * math.sqrt(parameters / width),
+            max_norm=norm,
+            codec=codec,
             name="oracle",
         )
         self.job.replica(self.train)
@@ -146,9 +160,18 @@ class Oracle:
     # -- the job -----------------------------------------------------------------------------------
 
     def gradient(self) -> dict[str, NDArray[np.float32]]:
-        """The next push: -1 at its places."""
+        """The next push: -1 at its places.
+
+        With a codec each block has an anchor that makes its scale 1, and a mark is -1.5: it travels
+        as -2, or -1 where the last one there left +0.5. So what is applied is still whole, and what
+        is left is exact.
+        """
         gradient = np.zeros(len(self.low), np.float32)
-        gradient[self._next % self.width :: self.width] = -1.0
+        place = self._next % self.width
+        if self._block:
+            gradient[:: self._block] = -ANCHOR
+            place += place % self._block == 0
+        gradient[place :: self.width] = -1.5 if self._block else -1.0
         self._next += 1
         return {"marks": gradient}
 
@@ -186,19 +209,43 @@ class Oracle:
     def pushed(self, life: Life, push: Push, parts: list[Part]) -> None:
         """A push is on its way; ``parts`` are its records at each shard."""
         one = Pushed(life, push, [])
-        places = np.flatnonzero(push.values)
-        self.sent[places] += 1
+        amounts = -self._received(push, life.trainer.session.joined.fragment_len)
+        self._check_residual(life, push, amounts)
+        places = np.flatnonzero(amounts)
+        self.sent[places] += amounts[places]
         for link, part in zip(life.trainer.session.links, parts, strict=True):
             start, stop = link.entry.start, link.entry.start + link.entry.len
             is_late = self._fences.get((link.entry.index, life.replica), 0) > life.incarnation
             for e in map(int, places[(places >= start) & (places < stop)]):
-                one.marks.append(Mark(e, part, e // link.fragment_len))
+                one.marks.append(Mark(e, float(amounts[e]), part, e // link.fragment_len))
                 users = self._by_element.setdefault(e, [])
                 users.append(one)
                 if is_late and len(users) == 1:
                     self._frozen[e] = (0.0, one)
         life.pushed.append(one)
         self._open[one] = None
+
+    def _received(self, push: Push, length: int) -> NDArray[np.float32]:
+        """What a shard makes of a push's bytes."""
+        if self._codec is None or push.cuts is None:
+            return push.values
+        received = np.empty_like(push.values)
+        for i, (start, stop) in enumerate(itertools.pairwise(push.cuts)):
+            self._codec.decode(push.data[start:stop], received[i * length : (i + 1) * length])
+        return received
+
+    def _check_residual(self, life: Life, push: Push, amounts: NDArray[np.float32]) -> None:
+        """What a replica keeps is what it was given and has not sent, to the bit."""
+        residual = life.trainer.encoder.residual
+        if residual is None:
+            return
+        life.residual = life.residual + (push.values + amounts)
+        if life.trainer.pushes == push.index and not np.array_equal(residual, life.residual):
+            e = int(np.flatnonzero(residual != life.residual)[0])
+            self.wrong.append(
+                f"{life} keeps {residual[e]:g} at element {e} after push {push.index}, and was "
+                f"given {life.residual[e]:g} more than it has sent"
+            )
 
     def absorb(self) -> None:
         """Book what has been answered since."""
@@ -210,7 +257,7 @@ class Oracle:
                 self.wrong.append(f"{one} was refused: {one.push.reason}")
                 continue
             for mark in one.marks:
-                self.low[mark.element] += 1
+                self.low[mark.element] += mark.amount
 
     def fenced(self, shard: Shard, replica: int, incarnation: int) -> None:
         """A shard has heard a newer incarnation: what older ones left open there stays as it is."""
@@ -235,9 +282,9 @@ class Oracle:
         low, high = self.low.copy(), self.low.copy()
         for one in self._open:
             for mark in one.marks:
-                high[mark.element] += 1
+                high[mark.element] += mark.amount
                 if mark.is_settled:
-                    low[mark.element] += 1
+                    low[mark.element] += mark.amount
         low, high = low[start:stop], high[start:stop]
         for wrong, what in (
             (values < low, "an acknowledged push is lost"),

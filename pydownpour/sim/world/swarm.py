@@ -12,6 +12,7 @@ import random
 from typing import Final
 
 from pydownpour import limits
+from pydownpour.codecs import Int8
 from pydownpour.policy import Downpour, HardSync, Policy
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle
@@ -42,6 +43,8 @@ SMALL_LIMITS: Final = (
 )
 """Several records a push, several acknowledgements and writes for each; connections that are given
 up while a fault lasts, and not long after it."""
+CODEC_SHARE: Final = 0.3
+"""Of the worlds in which each push is of one gradient."""
 EARLY_BACKUPS: Final = (("BACKUP_MIN_S", 0.3), ("BACKUP_BLIND_S", 2.0))
 """Units are lent twice while a fault lasts."""
 
@@ -63,12 +66,16 @@ def world(seed: int, name: str, trace: Trace | None = None, policy: Policy | Non
         in_flight=rng.choice((1, 1, 2, 4)),
         local_rate=0.0,
     )
+    # Drawn apart, so that it changes nothing else; each push of one gradient.
+    with_codec = policy is None and drawn.push_every == 1
+    with_codec = with_codec and random.Random(f"{seed}/codec").random() < CODEC_SHARE
     oracle = Oracle(
         pushes=pushes,
         unit=unit,
         parameters=parameters,
         policy=policy or drawn,
         rng=random.Random(f"{seed}/fetches"),
+        codec=Int8(block=16) if with_codec else None,
     )
     settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
     return World(oracle.job, settings, trace, oracle=oracle)
