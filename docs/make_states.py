@@ -14,12 +14,14 @@ from pydownpour.coordinator.job_state import JOB
 from pydownpour.coordinator.membership import MEMBER
 from pydownpour.coordinator.places import PLACE
 from pydownpour.coordinator.units import UNIT
+from pydownpour.shard.state import SHARD
 from pydownpour.states import Table, diagram
 
 PAGE: Final = Path(__file__).with_name("states.md")
 TABLES: Final[dict[str, tuple[Table[Any], str]]] = {
     "A job": (JOB, "pydownpour/coordinator/job_state.py"),
     "A shard's place": (PLACE, "pydownpour/coordinator/places.py"),
+    "A shard's process": (SHARD, "pydownpour/shard/state.py"),
     "A member": (MEMBER, "pydownpour/coordinator/membership.py"),
     "A unit of a pass": (UNIT, "pydownpour/coordinator/units.py"),
 }

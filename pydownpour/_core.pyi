@@ -57,6 +57,7 @@ CODE_POLICY: Final[int]  # 10
 CODE_ROUND: Final[int]  # 11, the record's round is not open
 CODE_NORM: Final[int]  # 12, the gradient is larger than the job allows
 CODE_NOT_YET: Final[int]  # 13, a VIEW will ask for the push again
+CODE_WRONG_EPOCH: Final[int]  # 14, the shard is served by another process
 
 DTYPE_F32: Final[int]  # 1
 DTYPE_F64: Final[int]  # 2

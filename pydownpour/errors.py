@@ -150,8 +150,8 @@ class WrongEpoch(DownpourError):
     """
 
     retryable = True
-    shard_map: Any = None
-    """The newest ``ShardMap`` that the peer knows."""
+    entry: Any = None
+    """The shard's ``ShardEntry`` in the newest map that the peer knows; None if it knows none."""
 
 
 class NotReady(DownpourError):

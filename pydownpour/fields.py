@@ -42,6 +42,9 @@ Url: TypeAlias = Annotated[str, Meta(max_length=limits.URL_LEN_MAX)]
 Words: TypeAlias = Annotated[str, Meta(max_length=limits.WORDS_LEN_MAX)]
 """A sentence or a few for people."""
 
+Json: TypeAlias = Annotated[str, Meta(max_length=limits.STATE_LEN_MAX)]
+"""A small machine's state, for another one of its kind."""
+
 Shape: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=limits.ARRAY_RANK_MAX)]
 """The extents of an array."""
 Setting: TypeAlias = bool | Whole | Finite | Label | None

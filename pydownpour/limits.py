@@ -62,6 +62,8 @@ LABEL_LEN_MAX: Final = 255
 """Characters of a host, a version, a digest, a metric's name: the longest host name there is."""
 URL_LEN_MAX: Final = 4096
 """Characters of a URL or a path: the longest path there is."""
+STATE_LEN_MAX: Final = 3 * MIB
+"""Characters of a policy's state at a shard: some numbers for each of REPLICAS_MAX replicas."""
 WORDS_LEN_MAX: Final = 4096
 """Characters of a reason in words: a few paragraphs, and many of them still fit in memory."""
 ARRAY_NAME_LEN_MAX: Final = 1024
@@ -327,6 +329,12 @@ class Limits:
     """Before the first retry of anything; doubled up to backoff_max_s."""
     backoff_max_s: float = 2.0
     """Between two retries at most: a peer that comes back is found within this."""
+    handover_silence_s: float = 10.0
+    """Who takes a shard over and is not heard for so long is given up: meanwhile nobody serves the
+    shard. Longer than DEAD_S, as a move back and forth costs more than a wait."""
+    handover_linger_s: float = 5.0
+    """A process that a shard has moved from goes on saying so: ten heartbeats, in which all who
+    still ask it hear of the new one, with or without the coordinator."""
     join_patience_s: float = 60.0
     """How long a role waits for a coordinator or shard to appear before it gives up in words."""
     wait_told_s: float = 2.0
@@ -489,6 +497,8 @@ STATS_TIMEOUT_S: Final = DEFAULT.stats_timeout_s
 RECONNECTS_MAX: Final = DEFAULT.reconnects_max
 BACKOFF_MIN_S: Final = DEFAULT.backoff_min_s
 BACKOFF_MAX_S: Final = DEFAULT.backoff_max_s
+HANDOVER_SILENCE_S: Final = DEFAULT.handover_silence_s
+HANDOVER_LINGER_S: Final = DEFAULT.handover_linger_s
 JOIN_PATIENCE_S: Final = DEFAULT.join_patience_s
 WAIT_TOLD_S: Final = DEFAULT.wait_told_s
 WAIT_TOLD_MAX_S: Final = DEFAULT.wait_told_max_s
@@ -534,6 +544,7 @@ assert DEFAULT.post_piece_size_max <= POST_FRAMES_SIZE_MAX
 assert DEFAULT.ack_every_s * 4 < DEFAULT.ack_timeout_s
 assert STRIPE_LEN_MAX * 4 <= DEFAULT.fragment_size
 assert DEFAULT.suspect_s < DEFAULT.dead_s < DEFAULT.lease_s
+assert DEFAULT.dead_s < DEFAULT.handover_silence_s < DEFAULT.shard_patience_s
 assert DEFAULT.heartbeat_s * 3 < DEFAULT.suspect_s
 assert DEFAULT.heartbeat_s * 2 <= DEFAULT.deaf_s < DEFAULT.suspect_s
 assert DEFAULT.heartbeat_s + DEFAULT.heartbeat_timeout_s + DEFAULT.heartbeat_s < DEFAULT.dead_s

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pydownpour import limits
 from pydownpour.codecs import Entry
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.places import Place
-from pydownpour.errors import ConfigError, LayoutMismatch
+from pydownpour.errors import AuthError, ConfigError, LayoutMismatch
 from pydownpour.layout import Partition
 from pydownpour.net.access import check_not_plain
 from pydownpour.policy import is_ours
 from pydownpour.wire import messages
-from pydownpour.wire.messages import Join, Joined, ShardAssigned, ShardHello, ShardMap, WorkEntry
+from pydownpour.wire.messages import (
+    Join,
+    Joined,
+    ShardAssigned,
+    ShardHello,
+    ShardMap,
+    Source,
+    WorkEntry,
+)
 from pydownpour.wire.proof import Keeper
 
 REPLICAS = "replicas"
@@ -137,6 +147,44 @@ def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) 
         heartbeat_s=limits.HEARTBEAT_S,
         job=job.name,
     )
+
+
+def successor(
+    declared: Declared, partition: Partition, place: Place, keeper: Keeper
+) -> ShardAssigned:
+    """What a process needs that takes a shard over."""
+    taking = place.successor
+    assert taking is not None
+    return msgspec.structs.replace(
+        assigned(declared, partition, place, keeper),
+        incarnation=taking.incarnation,
+        secret=keeper.secret("shard", place.index, taking.incarnation),
+        epoch=0,
+        source=Source(url=place.url, secret=handover_secret(place, keeper)),
+    )
+
+
+def ticket(place: Place, keeper: Keeper) -> str:
+    """What the next process shows that may take the place over."""
+    return keeper.secret("ticket", place.index, place.incarnations + 1)
+
+
+def check_ticket(place: Place, shown: str, keeper: Keeper) -> None:
+    """Whether a process may take the place over.
+
+    Raises:
+        AuthError: it has no ticket, or an old one.
+    """
+    if not place.is_to_move:
+        raise AuthError(f"{place.describe()} is not to move, or its ticket was used before")
+    keeper.check("ticket", place.index, place.incarnations + 1, shown)
+
+
+def handover_secret(place: Place, keeper: Keeper) -> str:
+    """What a successor shows to the shard whose place it takes over; "" if there is none."""
+    if place.successor is None:
+        return ""
+    return keeper.secret("successor", place.index, place.successor.incarnation)
 
 
 def joined(

@@ -19,7 +19,7 @@ from pydownpour.coordinator.declared import Declared, work_entry
 from pydownpour.coordinator.detector import Change, Detector
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
-from pydownpour.coordinator.places import Place, Places
+from pydownpour.coordinator.places import Place, Places, Successor
 from pydownpour.coordinator.progress import Progress
 from pydownpour.coordinator.salvage import salvage_words
 from pydownpour.coordinator.units import Lease
@@ -78,7 +78,8 @@ Outcome: TypeAlias = Literal["done", "stopped", "failed"]
 EVALUATION_ERROR_LEN_MAX: Final = 1024
 """Characters of a failed evaluation that are kept: a user's exception may say what it likes."""
 SILENT_NAMED_MAX: Final = 3
-"""Silent shards that the reason names; of more it says how many there are."""
+"""Silent shards, and shards that move, that the reason names; of more silent ones it says how many
+there are."""
 
 
 @final
@@ -159,6 +160,8 @@ class JobState:
             JobFailed, ClosedError: the job is over.
         """
         self.check_hello(message, now)
+        if message.ticket:
+            return self._offered(message, now)
         place, repeated = self.places.place(message, now, running=self.state == "running")
         if not repeated:
             self.note_event(
@@ -173,7 +176,36 @@ class JobState:
         admission.check_policy(self.declared, message)
         admission.check_codec(self.declared, message, "shard")
         admission.check_url(message.url, tls=self.tls)
-        self.places.find(message, now, running=self.state == "running")
+        if message.ticket:
+            place, repeated = self.places.find_offered(message)
+            if not repeated:
+                admission.check_ticket(place, message.ticket, self.keeper)
+        else:
+            self.places.find(message, now, running=self.state == "running")
+
+    def move(self, index: int) -> str:
+        """Let a shard move to another process: the ticket that this process shows, once.
+
+        It is no route's: who holds a job's token may train, and not take shards away.
+
+        Raises:
+            RemoteProtocolError: no such shard.
+            JobFailed, ClosedError: the job is over.
+        """
+        self.check_open()
+        place = self.places.get(index)
+        place.is_to_move = True
+        return admission.ticket(place, self.keeper)
+
+    def _offered(self, message: ShardHello, now: float) -> ShardAssigned:
+        """A process offers to take a shard over."""
+        place, successor, repeated = self.places.offer(message, now)
+        if not repeated:
+            self.note_event(
+                now, "hand-over", shard=place.index, to=successor.url, host=successor.host,
+                pid=successor.pid,
+            )  # fmt: skip
+        return admission.successor(self.declared, self.partition, place, self.keeper)
 
     def loading(self, index: int, secret: str, now: float) -> Place:
         """A shard asks for its first parameters: a sign of life, too.
@@ -193,6 +225,9 @@ class JobState:
     def _shard_heartbeat(self, message: Heartbeat, now: float) -> HeartbeatAnswer:
         self.keeper.check("shard", message.id, message.incarnation, message.secret)
         before = self.places.get(message.id)
+        successor = before.successor
+        if successor is not None and message.incarnation == successor.incarnation:
+            return self._successor_heartbeat(message, before, successor, now)
         if message.incarnation != before.incarnation:
             raise Fenced(f"another process took the place of shard {message.id}; start it anew")
         counted, silence = before.stats, before.silence
@@ -215,7 +250,24 @@ class JobState:
             ids=ids,
             live=self.members.live_ids() if is_behind else None,
             shard_map=self._newer_map(message),
+            serves=place.epoch,
+            gives=admission.handover_secret(place, self.keeper),
         )
+
+    def _successor_heartbeat(
+        self, message: Heartbeat, place: Place, successor: Successor, now: float
+    ) -> HeartbeatAnswer:
+        """Who takes a place over lives; once it has everything, the place is its own."""
+        successor.seen_at = now
+        if message.shard is not None and message.shard.ready:
+            self.places.take_over(place, message.shard, now)
+            self.detector.seen(("shard", place.index), now)
+            self.note_event(
+                now, "moved", shard=place.index, to=place.url, epoch=place.epoch,
+                lsn=place.stats.lsn,
+            )  # fmt: skip
+            return self._shard_heartbeat(message, now)
+        return HeartbeatAnswer(state=self.state, reason=self.reason(now))
 
     def _newer_map(self, message: Heartbeat) -> ShardMap | None:
         """The shard map, for who has told that it knows an older one."""
@@ -371,7 +423,13 @@ class JobState:
                 return self._shard_heartbeat(message, now)
             return self._replica_heartbeat(message, now)
         except Fenced as error:
-            return HeartbeatAnswer(state=self.state, reason=str(error), fenced=True)
+            return HeartbeatAnswer(
+                state=self.state,
+                reason=str(error),
+                fenced=True,
+                # To the process that a shard has moved from: where it is now.
+                shard_map=self._newer_map(message) if message.role == "shard" else None,
+            )
 
     def leave(self, message: Leave, now: float) -> HeartbeatAnswer:
         """A replica says goodbye.
@@ -564,6 +622,11 @@ class JobState:
         for place, silence in self.places.silent:
             if why := silence.spent(now):
                 self._shard_lost(place.index, why, now)
+        for place, successor in self.places.abandoned(now):
+            self.note_event(
+                now, "hand-over given up", shard=place.index, to=successor.url,
+                reason=f"not heard for {limits.HANDOVER_SILENCE_S:g} s (HANDOVER_SILENCE_S)",
+            )  # fmt: skip
         for place in self.places.overdue(now):
             self._shard_lost(place.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
         self._forget_the_gone(now)
@@ -587,8 +650,7 @@ class JobState:
         if gap <= limits.STALL_S:
             return
         self.detector.forgive(gap, now)
-        for _, silence in self.places.silent:
-            silence.forgive(gap)
+        self.places.forgive(gap)
         if self.ledger is not None:
             self.ledger.extend(gap, now)
         self.note_event(now, "stall", seconds=round(gap, 3))
@@ -785,7 +847,11 @@ class JobState:
         ]
         if len(self.places.silent) > SILENT_NAMED_MAX:
             silent.append(f"{len(self.places.silent) - SILENT_NAMED_MAX} more shards are silent")
-        return clip("; ".join(filter(None, [*words, *silent, *self._notes.values()])))
+        moving = [
+            f"{place.describe()} moves to {to.describe()}" for place, to in self.places.moving
+        ]
+        told = [*words, *silent, *moving[:SILENT_NAMED_MAX], *self._notes.values()]
+        return clip("; ".join(filter(None, told)))
 
     def _quiet(self, now: float) -> str:
         if self.members.present and now - self._replica_seen < limits.QUIET_S:

@@ -47,6 +47,26 @@ NO_STATS: Final = ShardStats()
 
 @final
 @dataclasses.dataclass(slots=True)
+class Successor:
+    """A process that gets everything a shard has, to take its place over then."""
+
+    incarnation: int
+    url: str
+    host: str
+    pid: int
+    nonce: str
+    version: str
+    seen_at: float
+
+    def describe(self) -> str:
+        """``host-b, pid 13, http://...``."""
+        return ", ".join(
+            word for word in (self.host, f"pid {self.pid}" if self.pid else "", self.url) if word
+        )
+
+
+@final
+@dataclasses.dataclass(slots=True)
 class Place:
     """One place in the shard map."""
 
@@ -58,7 +78,13 @@ class Place:
     pid: int = 0
     nonce: str = ""
     incarnation: int = 0
-    """How many processes have had this place."""
+    """Which of the processes that were to have this place has it."""
+    incarnations: int = 0
+    """How many there were."""
+    is_to_move: bool = False
+    """A process that shows the ticket may take it over."""
+    successor: Successor | None = None
+    """Who is taking it over."""
     epoch: int = 1
     """Of the shard map in which the process came to have it."""
     version: str = ""
@@ -115,6 +141,7 @@ class Places:
             )
         ]
         self._silent: dict[int, Place] = {}
+        self._moving: dict[int, Place] = {}
         self._fragments = partition.fragment_count
         self.epoch = 1
         """Of the shard map: the next one has a higher one."""
@@ -137,17 +164,20 @@ class Places:
         for place in self._places:
             if hello.nonce and place.nonce == hello.nonce and place.is_taken:
                 return place, True
-        if hello.index is not None and not 0 <= hello.index < len(self._places):
-            raise ConfigError(
-                f"shard index {hello.index} is outside this job of {len(self._places)} shards "
-                f"(0 to {len(self._places) - 1})"
-            )
-        wanted = self._places if hello.index is None else [self._places[hello.index]]
+        wanted = self._places if hello.index is None else [self._at(hello.index)]
         free = next((place for place in wanted if place.state == "missing"), None)
         if free is None:
             self._refuse(wanted, now, running=running)
         assert free is not None
         return free, False
+
+    def _at(self, index: int) -> Place:
+        if not 0 <= index < len(self._places):
+            raise ConfigError(
+                f"shard index {index} is outside this job of {len(self._places)} shards "
+                f"(0 to {len(self._places) - 1})"
+            )
+        return self._places[index]
 
     def place(self, hello: ShardHello, now: float, *, running: bool) -> tuple[Place, bool]:
         """Give a shard that offers itself its place; returns and raises as :meth:`find`."""
@@ -155,15 +185,111 @@ class Places:
         place.seen_at = now
         if not repeated:
             place.become("loading")
-            place.incarnation += 1
-            if place.incarnation > 1:
-                self.epoch += 1
-            place.epoch = self.epoch
-            self._shard_map = None
+            place.incarnations += 1
+            place.incarnation = place.incarnations
             place.url, place.host, place.pid = hello.url, hello.host, hello.pid
             place.nonce, place.version, place.ended = hello.nonce, hello.version, ""
             place.stats = ShardStats(index=place.index)
+            self._changed(place)
         return place, repeated
+
+    def _changed(self, place: Place) -> None:
+        """Another process has it: that makes a new map, unless it is the first one there."""
+        if place.incarnation > 1:
+            self.epoch += 1
+        place.epoch = self.epoch
+        self._shard_map = None
+
+    # -- taken over ------------------------------------------------------------------------------
+
+    def offer(self, hello: ShardHello, now: float) -> tuple[Place, Successor, bool]:
+        """A process offers to take a place over; and whether it is doing so already.
+
+        Raises:
+            ConfigError: it does not say which place, or there is no such.
+            NotReady: there is nothing to take over yet, or another takes it over.
+        """
+        place, repeated = self.find_offered(hello)
+        if repeated:
+            assert place.successor is not None
+            return place, place.successor, True
+        place.incarnations += 1
+        place.is_to_move = False
+        self._moving[place.index] = place
+        place.successor = Successor(
+            incarnation=place.incarnations,
+            url=hello.url,
+            host=hello.host,
+            pid=hello.pid,
+            nonce=hello.nonce,
+            version=hello.version,
+            seen_at=now,
+        )
+        return place, place.successor, False
+
+    def find_offered(self, hello: ShardHello) -> tuple[Place, bool]:
+        """The place that a process would take over, and whether it is doing so already.
+
+        Raises:
+            ConfigError, NotReady: as :meth:`offer`.
+        """
+        if hello.index is None:
+            raise ConfigError("a ticket is for one shard: say which, by its index")
+        place = self._at(hello.index)
+        successor = place.successor
+        if successor is not None and hello.nonce and successor.nonce == hello.nonce:
+            return place, True
+        if not place.has_parameters:
+            raise NotReady(f"{place.describe()} is {place.state}: there is nothing to take over")
+        if successor is not None:
+            raise NotReady(f"{place.describe()} is being taken over by {successor.describe()}")
+        return place, False
+
+    def take_over(self, place: Place, stats: ShardStats, now: float) -> None:
+        """The successor has everything: the place is its own, in a new map."""
+        successor = place.successor
+        assert successor is not None
+        self._stays(place)
+        if place.silence is not None:
+            place.become("ready")
+            place.silence = None
+            del self._silent[place.index]
+        place.incarnation = successor.incarnation
+        place.url, place.host, place.pid = successor.url, successor.host, successor.pid
+        place.nonce, place.version, place.ended = successor.nonce, successor.version, ""
+        place.seen_at, place.stats, place.told_end = now, stats, False
+        self._changed(place)
+
+    def abandoned(self, now: float) -> list[tuple[Place, Successor]]:
+        """Successors that are not heard any more: nobody waits for them, and nobody ever will."""
+        gone = [
+            (place, successor)
+            for place, successor in self.moving
+            if now - successor.seen_at >= limits.HANDOVER_SILENCE_S
+        ]
+        for place, _ in gone:
+            self._stays(place)
+        return gone
+
+    def _stays(self, place: Place) -> None:
+        """Nobody is taking it over any more."""
+        place.successor = None
+        self._moving.pop(place.index, None)
+
+    @property
+    def moving(self) -> list[tuple[Place, Successor]]:
+        """Places that are being taken over."""
+        moving = self._moving.values()
+        return [(place, place.successor) for place in moving if place.successor is not None]
+
+    def forgive(self, gap: float) -> None:
+        """The coordinator stood still for so long: nobody could be heard."""
+        for _, silence in self.silent:
+            silence.forgive(gap)
+        for _, successor in self.moving:
+            successor.seen_at += gap
+
+    # -- there, silent, dead ---------------------------------------------------------------------
 
     def _refuse(self, wanted: list[Place], now: float, *, running: bool) -> None:
         quiet = min(wanted, key=lambda place: place.seen_at)
@@ -229,7 +355,8 @@ class Places:
         """A shard is dead. Its place is free again only while nobody can have pushed to it."""
         place = self._places[index]
         place.become("dead" if holds_updates else "missing")
-        place.silence = None
+        place.silence, place.is_to_move = None, False
+        self._stays(place)
         self._silent.pop(index, None)
         return place
 

@@ -241,6 +241,15 @@ class CoordinatorService:
         spread = answer.wait_s * self._random.uniform(0.75, 1.25)
         return msgspec.structs.replace(answer, wait_s=spread)
 
+    def move(self, index: int) -> str:
+        """Let a shard move: the ticket for the process that takes it over.
+
+        Raises:
+            RemoteProtocolError: no such shard.
+            JobFailed, ClosedError: the job is over.
+        """
+        return self.job.move(index)
+
     def stop(self, message: Stop) -> HeartbeatAnswer:
         """As ``POST /v1/stop``: end the job early, in order."""
         try:

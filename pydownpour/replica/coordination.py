@@ -23,7 +23,6 @@ from pydownpour.errors import (
 )
 from pydownpour.layout import DTYPE_CODES, Layout, partition_of
 from pydownpour.net import process
-from pydownpour.net.access import check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.retry import patiently
@@ -42,6 +41,7 @@ from pydownpour.wire.messages import (
     LeaseRequest,
     Leave,
     ReplicaStats,
+    ShardMap,
     UnitFailure,
 )
 
@@ -76,6 +76,7 @@ class Coordination:
         layout: The job's.
         standing: Told what the coordinator says of the job.
         statistics: Makes this replica's counts, for heartbeats.
+        rerouted: Called with a newer shard map.
         received: Bytes that each shard has sent us by now, by its index.
     """
 
@@ -85,6 +86,7 @@ class Coordination:
         self.shard_map = joined.shard_map
         self.standing = Standing(joined.job)
         self.statistics: Callable[[], ReplicaStats] = ReplicaStats
+        self.rerouted: Callable[[ShardMap], object] = lambda shard_map: None
         self.received: Callable[[], Mapping[int, int]] = dict
         self._asked_about: dict[int, int] = {}
         """Bytes received by then from the shards that the coordinator asked about."""
@@ -119,9 +121,12 @@ class Coordination:
         joined = await asking.join(layout, name, owner)
         entries = joined.shard_map.entries
         partition_of(entries, joined.stripe_len, joined.fragment_len)
-        for shard in entries:
-            check_not_plain(client.url, shard.url, f"shard {shard.index}")
         return cls(client, joined, layout)
+
+    @property
+    def url(self) -> str:
+        """The coordinator's."""
+        return self._client.url
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -213,6 +218,10 @@ class Coordination:
 
     def _heard(self, answer: HeartbeatAnswer) -> None:
         self.standing.heard(answer)
+        shard_map = answer.shard_map
+        if shard_map is not None and shard_map.epoch > self.shard_map.epoch:
+            self.shard_map = shard_map
+            self.rerouted(shard_map)
         before, now = self._asked_about, self.received()
         self._asked_about = {
             index: before.get(index, now[index]) for index in answer.missed if index in now

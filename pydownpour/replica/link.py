@@ -32,6 +32,7 @@ from pydownpour.errors import (
     PeerLost,
     RemoteProtocolError,
     UpgradeRefused,
+    WrongEpoch,
 )
 from pydownpour.fields import clip
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, fragments_of
@@ -89,7 +90,7 @@ class Link:
     def __init__(
         self,
         entry: ShardEntry,
-        client: Client,
+        client_of: Callable[[ShardEntry], Client],
         *,
         replica: int,
         incarnation: int,
@@ -101,8 +102,8 @@ class Link:
         versions: NDArray[np.uint64],
         rng: random.Random,
     ) -> None:
-        self.entry, self.client = entry, client
-        self.headers = {**headers, messages.HEADER_EPOCH: str(entry.epoch)}
+        self.entry, self.client = entry, client_of(entry)
+        self._client_of, self._headers = client_of, headers
         self.replica, self.incarnation = replica, incarnation
         self.fragment_len = fragment_len
         self.dtype_code = DTYPE_CODES[wire_dtype]
@@ -177,6 +178,33 @@ class Link:
             self._wake.set()
         return self._fetched
 
+    def reroute(self, entry: ShardEntry) -> None:
+        """The shard has moved: what is open goes to its new process, under its old identity.
+
+        Raises:
+            RemoteProtocolError: another part of the parameters is meant.
+        """
+        ours = self.entry
+        if entry.epoch <= ours.epoch:
+            return
+        if (entry.index, entry.start, entry.len) != (ours.index, ours.start, ours.len):
+            raise RemoteProtocolError(
+                f"shard {ours.index} has elements {ours.start} to {ours.start + ours.len - 1}, and "
+                f"a newer shard map has it as {entry}; a job's shards are not cut anew"
+            )
+        log.info("%s has moved to %s", self.describe(), entry.url)
+        self.entry = entry
+        if self._transport is not None:
+            self._transport.abort(
+                PeerLost(f"{self.describe()} has moved there from another process", peer=entry.url)
+            )
+        self._wake.set()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each request says of us, and of the shard we mean."""
+        return {**self._headers, messages.HEADER_EPOCH: str(self.entry.epoch)}
+
     @property
     def first_open(self) -> int:
         """The first push that may not have all of its answers from this shard.
@@ -223,6 +251,11 @@ class Link:
         while True:
             try:
                 await self._connection()
+            except WrongEpoch as error:
+                self._ended(error, asyncio.get_running_loop().time())
+                if error.entry is not None and error.entry.epoch > self.entry.epoch:
+                    self.reroute(error.entry)
+                    continue
             except UpgradeRefused as error:
                 log.warning("%s; falling back to POST and GET", error)
                 self.fallback = True
@@ -236,6 +269,9 @@ class Link:
 
     async def _connection(self) -> None:
         """One connection, from its opening to its end."""
+        if self.client.url != self.entry.url:
+            moved_from, self.client = self.client, self._client_of(self.entry)
+            await moved_from.close()
         transport = self._transport = self._open_transport()
         try:
             async with transport:
@@ -256,8 +292,8 @@ class Link:
         """
         self._broke = str(error)
         self.connect_patience_s = min(2 * self.connect_patience_s, limits.REQUEST_TIMEOUT_S)
-        if isinstance(error, LimitExceeded):
-            # Somebody is there, and has no room for us now.
+        if isinstance(error, (LimitExceeded, WrongEpoch)):
+            # Somebody is there, and has no room for us now; or knows that another will be.
             self._alive_at, self._failures = now, 0
         if self.connected:
             self.connected, self._alive_at = False, now
@@ -449,6 +485,8 @@ class Link:
             words = clip(frame.payload.decode("utf-8", "replace"))
             if frame.aux == Code.FULL:
                 raise LimitExceeded(words, peer=self.entry.url)
+            if frame.aux == Code.WRONG_EPOCH:
+                raise WrongEpoch(words, peer=self.entry.url)
             raise PeerLost(f"{self.describe()} ended the stream: {words}", peer=self.entry.url)
 
     def _question(self, ack: _core.Frame, receipt: frames.Receipt) -> None:

@@ -28,7 +28,7 @@ from pydownpour.errors import ClosedError, DownpourError, InternalError
 from pydownpour.fields import clip
 from pydownpour.layout import fragments_of
 from pydownpour.net import process
-from pydownpour.net.access import Access
+from pydownpour.net.access import Access, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Turn
 from pydownpour.replica.coordination import Coordination, Goodbye
@@ -36,7 +36,7 @@ from pydownpour.replica.fetcher import Fetcher
 from pydownpour.replica.link import Link
 from pydownpour.replica.outbox import Outbox
 from pydownpour.wire import messages
-from pydownpour.wire.messages import ReplicaStats
+from pydownpour.wire.messages import ReplicaStats, ShardEntry, ShardMap
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +73,15 @@ class Session:
             messages.HEADER_FINGERPRINT: layout.fingerprint,
         }
         codec = compiled(joined.codec)
+
+        def client_of(entry: ShardEntry) -> Client:
+            check_not_plain(coordination.url, entry.url, f"shard {entry.index}")
+            return Client(entry.url, access=access)
+
         self.links = [
             Link(
                 entry,
-                Client(entry.url, access=access),
+                client_of,
                 replica=joined.replica,
                 incarnation=joined.incarnation,
                 headers=headers,
@@ -95,6 +100,7 @@ class Session:
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[asyncio.Task[Any], None] = {}
         coordination.statistics = self.statistics
+        coordination.rerouted = self.reroute
         coordination.received = lambda: {link.entry.index: link.traffic()[1] for link in self.links}
 
     # -- its life --------------------------------------------------------------------------------
@@ -177,6 +183,11 @@ class Session:
             elif turn.is_mine(since, loop.time()):
                 log.warning("waiting for %s for %.0f s now", whom, loop.time() - since)
             await asyncio.sleep(limits.WAIT_TOLD_S / 2)
+
+    def reroute(self, shard_map: ShardMap) -> None:
+        """A newer shard map: what is open at a shard that has moved goes where it is now."""
+        for link in self.links:
+            link.reroute(shard_map.entries[link.entry.index])
 
     # -- what it says of itself ------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ import asyncio
 import bisect
 import logging
 import math
-from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias, final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias, final
 
 from pydownpour import _core, limits
 from pydownpour.errors import LimitExceeded, NonFiniteGradient
@@ -124,6 +124,8 @@ class Rounds:
         """A round is being closed, and some of its fragments had no room yet."""
         self._next = store.first_fragment
         """The first fragment of it that is still open."""
+        self._is_stopped = False
+        """The shard moves: what is due is due elsewhere."""
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -215,10 +217,40 @@ class Rounds:
             self.waiting.pop(moved, None)
         return ""
 
+    # -- the shard moves -------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Close nothing any more, or not yet: another process does, or did."""
+        self._is_stopped = True
+
+    def go_on(self) -> None:
+        """The shard is this process's own."""
+        if self._is_stopped:
+            self._is_stopped = False
+            self._look_soon()
+
+    def export(self) -> dict[str, Any]:
+        """Everything that another process needs to go on, as JSON has it."""
+        return {
+            "rule": self._rule.export(),
+            "clocks": list(self._clocks.of.items()),
+            "closing": self._is_closing,
+            "next": self._next,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`export` gave."""
+        self._rule.load(state["rule"])
+        self._is_closing, self._next = bool(state["closing"]), int(state["next"])
+        for replica, clock in state["clocks"]:
+            self._clocks.announced(int(replica), int(clock))
+
     # -- what is due -----------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Nobody will push any more: close what is open, whatever it waits for."""
+        if self._is_stopped:
+            return
         first = self._store.first_fragment
         fragments = range(first, first + self._store.fragments)
         if self._is_closing or any((self._store.accumulated(f) or (0, 0))[1] for f in fragments):
@@ -234,6 +266,8 @@ class Rounds:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._is_stopped:
+            return
         # Before the coordinator's first word nobody knows who is to be waited for.
         while self._rule.combines and self.live_version:
             wait = None if self._is_closing else self._rule.due(self.view, self._now())

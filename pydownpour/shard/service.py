@@ -6,25 +6,24 @@ coordinator. It gives up only when nobody has answered for ``limits.JOIN_PATIENC
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import logging
 import random
 from collections.abc import Callable, Mapping
 from typing import TypeVar, final
 
-import numpy as np
-
 import pydownpour
 from pydownpour import _core, limits
 from pydownpour.errors import (
+    AuthError,
     ConfigError,
     Fenced,
     JobFailed,
     NotReady,
-    PeerLost,
     RemoteProtocolError,
 )
 from pydownpour.fields import number
-from pydownpour.layout import raw
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind, check_not_plain
 from pydownpour.net.client import Client
@@ -32,16 +31,21 @@ from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.retry import patiently
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
 from pydownpour.policy import UsersPolicy
+from pydownpour.shard.filling import Filling
+from pydownpour.shard.handover import Giving, TakingOver
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
 from pydownpour.wire import frames, messages
 from pydownpour.wire.messages import (
+    Contents,
+    Give,
     Heartbeat,
     HeartbeatAnswer,
     Hello,
     ShardAssigned,
     ShardHello,
     ShardStats,
+    Source,
 )
 from pydownpour.wire.proof import READER
 
@@ -51,9 +55,6 @@ T = TypeVar("T")
 
 LSN_MAX = 2**64 - 1
 """The core's own."""
-LOAD_LEN = 4 * limits.STRIPE_LEN_MAX
-"""Initial parameters are loaded so many elements at a time: 256 KiB. A connection
-that breaks costs at most so much."""
 
 
 async def serve_shard(
@@ -66,6 +67,7 @@ async def serve_shard(
     advertise: str | None = None,
     policy: UsersPolicy | None = None,
     rng: random.Random | None = None,
+    ticket: str = "",
 ) -> None:
     """Serve one shard until the job ends.
 
@@ -80,6 +82,7 @@ async def serve_shard(
         policy: Gives the class of the job file's own policy; asked if the job has one. None: it is
             not known here.
         rng: Randomness for the registration's nonce, which nobody else may guess.
+        ticket: The coordinator's leave to take the shard ``index`` over from another process.
 
     Raises:
         ConfigError: the address, or a coordinator that refuses us.
@@ -94,6 +97,7 @@ async def serve_shard(
         index=index,
         advertise=advertise,
         rng=rng,
+        ticket=ticket,
     )
 
 
@@ -107,6 +111,7 @@ async def run_shard(
     index: int | None = None,
     advertise: str | None = None,
     rng: random.Random | None = None,
+    ticket: str = "",
 ) -> None:
     """As :func:`serve_shard`, of a service whose state the caller wants to look into."""
     if bind.host in ("0.0.0.0", "::") and not advertise:
@@ -124,8 +129,11 @@ async def run_shard(
         over = False
         while not over:
             check_not_plain(coordinator, advertise or server.url, "this shard")
-            hello = service.hello(advertise or server.url, index, rng)
+            hello = service.hello(advertise or server.url, index, rng, ticket)
             assigned = await _register(client, hello)
+            if assigned.source is not None:
+                over = await service.take_over(client, assigned, assigned.source)
+                continue
             try:
                 await service.load(client, assigned)
             except Fenced as error:
@@ -144,6 +152,9 @@ class ShardService:
         self.on_load: Callable[[Shard], object] = lambda shard: None
         """An observer: called with the state of a shard that is about to load. Checks count on
         it."""
+        self._gives = ""
+        """The secret of who may have everything that the shard has."""
+        self._giving: Giving | None = None
 
     @property
     def shard(self) -> Shard | None:
@@ -158,16 +169,21 @@ class ShardService:
             Route("GET", "/v1/stats", self._stats),
             Route("GET", "/v1/fetch", self._fetch),
             Route("POST", "/v1/push", self._push, streamed=True),
+            Route("POST", "/v1/give", self._give),
+            Route("GET", "/v1/state", self._state),
             UpgradeRoute("/v1/stream", self._stream),
         ]
 
-    def hello(self, url: str, index: int | None, rng: random.Random) -> ShardHello:
+    def hello(
+        self, url: str, index: int | None, rng: random.Random, ticket: str = ""
+    ) -> ShardHello:
         """What this process says of itself when it asks for a place."""
         return ShardHello(
             url=url,
             host=process.host_name(),
             pid=process.pid(),
             index=index,
+            ticket=ticket,
             version=pydownpour.__version__,
             nonce=f"{rng.getrandbits(128):032x}",
             codecs=_core.codecs(),
@@ -180,13 +196,17 @@ class ShardService:
         A coordinator that is away, or a connection that breaks on the way, is tried again, and what
         has come is kept.
         """
-        loading = _Loading(Shard(assigned, self._policy))
-        self.on_load(loading.shard)
-        shard = self._shard = await patiently(
-            lambda: loading.go_on(client),
+        shard = Shard(assigned, self._policy)
+        self.on_load(shard)
+        filling = Filling(shard.store)
+        headers = {messages.HEADER_SECRET: assigned.secret}
+        await patiently(
+            lambda: filling.go_on(client, f"/v1/initial?shard={assigned.index}", headers),
             whom=f"the parameters from {client.url}",
-            progress=lambda: loading.loaded,
+            progress=lambda: filling.loaded,
         )
+        shard.serve(assigned.epoch)
+        self._shard = shard
         log.info(
             "shard %d of %d: elements %d..%d, %d fragments",
             assigned.index,
@@ -196,20 +216,58 @@ class ShardService:
             shard.store.fragments,
         )
 
+    async def take_over(self, client: Client, assigned: ShardAssigned, source: Source) -> bool:
+        """Get everything that a shard's process has, and take its place (see ``handover``).
+
+        Returns:
+            As :meth:`heartbeats`, which go on meanwhile.
+
+        Raises:
+            Fenced: the coordinator has given this process up.
+            DownpourError: what the shard has could not be got.
+        """
+        check_not_plain(client.url, source.url, f"shard {assigned.index}")
+        shard = self._shard = Shard(assigned, self._policy)
+        self.on_load(shard)
+        taking = TakingOver(shard, source, self._access)
+        copy = asyncio.ensure_future(
+            patiently(
+                taking.go_on,
+                whom=f"everything that shard {assigned.index} has, from {source.url}",
+                progress=lambda: taking.loaded,
+            )
+        )
+        beats = asyncio.ensure_future(self.heartbeats(client))
+        copy.add_done_callback(lambda copy: beats.cancel() if failure(copy) else None)
+        try:
+            return await beats
+        except asyncio.CancelledError:
+            if (error := failure(copy)) is not None:
+                raise error from None
+            raise
+        finally:
+            for task in (copy, beats):
+                task.cancel()
+            await asyncio.gather(copy, beats, return_exceptions=True)
+
     async def heartbeats(self, client: Client) -> bool:
-        """Report until the coordinator says that the job has ended.
+        """Report until the coordinator says that the job has ended, or the shard has moved.
 
         Returns:
             False if it called us dead before the job ran: nobody can have pushed, so nothing is
             lost with our place and we may offer ourselves anew.
         """
-        assigned = self._serving().assigned
+        shard = self._mine()
         verdict = await Heartbeats(
-            client, every_s=assigned.heartbeat_s, make=self._heartbeat, heard=self._heard
+            client, every_s=shard.assigned.heartbeat_s, make=self._heartbeat, heard=self._heard
         ).run()
         if verdict.fenced and verdict.state == "waiting":
             log.warning("%s", verdict.reason)
             return False
+        if shard.state == "gone":
+            log.info("%s; this process ends", verdict.reason)
+            await asyncio.sleep(limits.HANDOVER_LINGER_S)
+            return True
         if verdict.fenced:
             raise Fenced(verdict.reason or "another process took this shard's place")
         if verdict.state == "failed":
@@ -217,34 +275,50 @@ class ShardService:
         return True
 
     def _heartbeat(self, with_counts: bool) -> Heartbeat:
-        shard = self._serving()
+        shard = self._mine()
         return Heartbeat(
             role="shard",
             id=shard.assigned.index,
             incarnation=shard.assigned.incarnation,
             secret=shard.assigned.secret,
-            epoch=shard.shard_map.epoch if shard.shard_map is not None else 0,
+            epoch=shard.map_epoch,
             ids_version=shard.ids_version,
             live_version=shard.rounds.live_version,
             shard=self._statistics(shard) if with_counts else None,
         )
 
     def _heard(self, answer: HeartbeatAnswer) -> None:
-        shard = self._serving()
+        shard = self._mine()
         if answer.ids is not None:
             shard.retire(answer.ids)
         if answer.live is not None:
             shard.rounds.heard(answer.live)
         if answer.shard_map is not None:
-            shard.shard_map = answer.shard_map
+            shard.heard_map(answer.shard_map)
             shard.rounds.epoch = answer.shard_map.epoch
+        if answer.fenced:
+            if shard.state == "giving" and shard.is_elsewhere:
+                shard.become("gone")
+            return
+        self._gives = answer.gives
+        if shard.state == "prepared" and answer.serves:
+            shard.serve(answer.serves)
+        elif shard.state == "giving" and not answer.gives:
+            self._giving = None
+            shard.serve(shard.epoch)
 
     # -- handlers --------------------------------------------------------------------------------
 
-    def _serving(self) -> Shard:
+    def _mine(self) -> Shard:
         if self._shard is None:
             raise NotReady("this shard is still loading its parameters")
         return self._shard
+
+    def _serving(self) -> Shard:
+        shard = self._mine()
+        if shard.state == "loading":
+            raise NotReady("this process is still taking its shard over from another")
+        return shard
 
     async def _healthz(self, call: Call) -> str:
         return "ok"
@@ -304,6 +378,7 @@ class ShardService:
         while True:
             while not talk.share.take(n):
                 await talk.share.turns.another()
+            talk.shard.check_serving()
             event = talk.inlet.advance(n)
             if event is None:
                 return
@@ -339,6 +414,34 @@ class ShardService:
             return FrameBody(produce)
         return FrameBody(produce, begins=lambda drop: shard.read_begins(replica, drop))
 
+    async def _give(self, call: Call) -> Contents:
+        self._check_gives(messages.decode(Give, call.body).secret)
+        if self._giving is None:
+            self._giving = Giving(self._mine())
+        return self._giving.contents()
+
+    async def _state(self, call: Call) -> FrameBody:
+        self._check_gives(call.headers.get(messages.HEADER_SECRET, ""))
+        if self._giving is None:
+            raise RemoteProtocolError("POST /v1/give comes first")
+        if "plane" not in call.query:
+            return self._giving.state()
+        plane = number(call.query["plane"], "plane", limits.SETTINGS_MAX)
+        start = number(call.query.get("start", "0"), "start", limits.LAYOUT_LEN_MAX)
+        return self._giving.plane(plane, start)
+
+    def _check_gives(self, shown: str) -> None:
+        """Whether the coordinator has told us that who shows this may have everything.
+
+        Raises:
+            NotReady: it has told us of nobody, or not yet.
+            AuthError: of another.
+        """
+        if not self._gives:
+            raise NotReady("the coordinator has not told this shard, or not yet, that it moves")
+        if not hmac.compare_digest(shown.encode("utf-8", "replace"), self._gives.encode()):
+            raise AuthError("this shard moves, but not to who shows this secret")
+
     def _identity(self, shard: Shard, call: Call, *, reads: bool = False) -> tuple[int, int]:
         """Who asks, proven: (replica, incarnation). The coordinator may only read."""
         replica, incarnation = (
@@ -362,56 +465,14 @@ class ShardService:
             raise Fenced("the request is of a job with other parameters; join again")
 
 
+def failure(task: asyncio.Future[None]) -> BaseException | None:
+    """What a task that has ended has failed with, if it was not cancelled."""
+    return task.exception() if task.done() and not task.cancelled() else None
+
+
 async def _register(client: Client, hello: ShardHello) -> ShardAssigned:
     """Offer this process until a coordinator takes it."""
     return await patiently(
         lambda: client.post("/v1/shard", hello, ShardAssigned),
         whom=f"the coordinator at {client.url} to take this shard",
     )
-
-
-@final
-class _Loading:
-    """A shard that is filled with its initial parameters, over as many connections as it takes.
-
-    Piece by piece: a shard may be most of what its machine has memory for.
-
-    Attributes:
-        shard: What is filled.
-        loaded: Elements in its store.
-    """
-
-    def __init__(self, shard: Shard) -> None:
-        self.shard, self._assigned = shard, shard.assigned
-        self.loaded = 0
-
-    async def go_on(self, client: Client) -> Shard:
-        """Load what is missing. What a broken connection began of a piece comes again."""
-        assigned, store = self._assigned, self.shard.store
-        piece = np.empty(min(assigned.len - self.loaded, LOAD_LEN), "<f4")
-        target, filled = raw(piece), 0
-        path = f"/v1/initial?shard={assigned.index}&start={self.loaded}"
-        headers = {messages.HEADER_SECRET: assigned.secret}
-        async for chunk in client.chunks(path, headers):
-            rest = memoryview(chunk)
-            while rest and self.loaded < assigned.len:
-                count = min(len(rest), len(target) - filled)
-                target[filled : filled + count] = rest[:count]
-                rest, filled = rest[count:], filled + count
-                if filled == len(target):
-                    store.load(self.loaded, piece.astype(np.float32, copy=False))
-                    self.loaded, filled = self.loaded + len(piece), 0
-                    piece = piece[: assigned.len - self.loaded]
-                    target = raw(piece)
-            if rest:
-                raise RemoteProtocolError(
-                    f"more initial parameters than {assigned.len} float32 elements"
-                )
-        if self.loaded < assigned.len:
-            raise PeerLost(
-                f"initial parameters ended within element {self.loaded + filled // 4} of "
-                f"{assigned.len}",
-                peer=client.url,
-            )
-        self.shard.ready = True
-        return self.shard

@@ -10,11 +10,12 @@ import abc
 import dataclasses
 import heapq
 from collections.abc import Callable
-from typing import final
+from typing import Final, Literal, TypeAlias, final
 
+import msgspec
 import numpy as np
 
-from pydownpour import _core, limits
+from pydownpour import _core, histogram, limits
 from pydownpour.codecs import compiled
 from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
@@ -22,10 +23,47 @@ from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Refuse, UsersPolicy, from_wire
 from pydownpour.shard.rounds import Rounds
 from pydownpour.shard.turns import Turns
+from pydownpour.states import State, Table
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code
-from pydownpour.wire.messages import KnownIds, RefusedEntry, ShardAssigned, ShardMap, ShardStats
+from pydownpour.wire.messages import (
+    Contents,
+    KnownIds,
+    RefusedEntry,
+    ShardAssigned,
+    ShardEntry,
+    ShardMap,
+    ShardStats,
+)
 from pydownpour.wire.proof import Keeper
+
+ShardState: TypeAlias = Literal["loading", "prepared", "serving", "giving", "gone"]
+
+SHARD: Final[Table[ShardState]] = Table(
+    "a shard's process",
+    "loading",
+    {
+        "loading": {
+            "serving": "it has the job's initial parameters",
+            "prepared": "it has everything that the process has whose place it is to take",
+        },
+        "prepared": {"serving": "the coordinator says that the place is its own"},
+        "serving": {"giving": "who is to take its place asks for what it has"},
+        "giving": {
+            "serving": "the other process was given up: the place stays its own",
+            "gone": "the place is the other's",
+        },
+        "gone": {},
+    },
+)
+"""What a process may become to its shard. It takes pushes only while it serves, and at most one
+process of a shard does: one that gives goes on only if the other never will."""
+
+NOT_SUMMED: Final = frozenset(
+    ("index", "ready", "lsn", "refused_by", "streams", "staleness", "memory", "rss_bytes",
+     "rss_peak_bytes")
+)  # fmt: skip
+"""What of ShardStats is no total, or is added up in another way."""
 
 _VERDICT_CODES = {
     "fenced": Code.FENCED,
@@ -125,9 +163,15 @@ class Shard:
         )
         self.rounds = Rounds(rule, self.store)
         """What the policy says here, and who waits for it."""
-        self.shard_map: ShardMap | None = None
-        """The newest that we have heard of."""
-        self.ready = False
+        self.epoch = assigned.epoch
+        """Under which it serves, or did."""
+        self.map_epoch = 0
+        """Of the newest shard map that it has heard of."""
+        self.entry: ShardEntry | None = None
+        """Where this shard is in that map."""
+        self._state: State[ShardState] = State(SHARD)
+        self._before = ShardStats()
+        """What those have counted whose place it is now."""
         self.turns = Turns()
         self.streams: dict[int, Stream] = {}
         """The one live stream of each replica."""
@@ -158,12 +202,75 @@ class Shard:
         Raises:
             WrongEpoch: its sender knows an older shard map than we, or a newer one.
         """
-        if epoch != self.assigned.epoch:
+        if self.state != "serving":
+            raise self._elsewhere()
+        if epoch != self.epoch:
             raise WrongEpoch(
-                f"shard {self.assigned.index} is served here under epoch {self.assigned.epoch}, "
-                f"the request names {epoch}; look at the newest shard map",
-                shard_map=self.shard_map,
+                f"shard {self.assigned.index} is served here under epoch {self.epoch}, the request "
+                f"names {epoch}; look at the newest shard map",
+                entry=self.entry,
             )
+
+    # -- who has the place -----------------------------------------------------------------------
+
+    @property
+    def state(self) -> ShardState:
+        """What this process is to its shard, of :data:`SHARD`'s states."""
+        return self._state.now
+
+    def become(self, state: ShardState) -> None:
+        """Change as :data:`SHARD` allows.
+
+        Raises:
+            InternalError: it cannot become that.
+        """
+        self._state.become(state, f"this process of shard {self.assigned.index}")
+
+    def serve(self, epoch: int) -> None:
+        """The place is its own, from now on and under this epoch."""
+        self.epoch = epoch
+        self.become("serving")
+        self.rounds.go_on()
+
+    def give(self) -> None:
+        """Nothing is taken or answered any more: whoever has the secret may copy what is here."""
+        if self.state == "giving":
+            return
+        self.become("giving")
+        self.rounds.stop()
+        for stream in list(self.streams.values()):
+            stream.failed(self._elsewhere())
+
+    def check_serving(self) -> None:
+        """Between two records: whether they may still be applied here.
+
+        Raises:
+            WrongEpoch: the shard moves, or has moved.
+        """
+        if self.state != "serving":
+            raise self._elsewhere()
+
+    def heard_map(self, shard_map: ShardMap) -> None:
+        """Of a newer map: which process has this shard."""
+        if shard_map.epoch > self.map_epoch:
+            self.map_epoch = shard_map.epoch
+            self.entry = shard_map.entries[self.assigned.index]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Another process has this shard, in a newer map."""
+        return self.entry is not None and self.entry.epoch > self.epoch
+
+    def goes_on_from(self, contents: Contents) -> None:
+        """Count on where the process did whose place it takes over."""
+        self._before, self.ids_version = contents.counts, contents.ids_version
+
+    def _elsewhere(self) -> WrongEpoch:
+        where = f"has moved to {self.entry.url}" if self.state == "gone" and self.entry else "moves"
+        return WrongEpoch(
+            f"shard {self.assigned.index} {where}: its new process goes on with what is open",
+            entry=self.entry if self.is_elsewhere else None,
+        )
 
     def inlet(self) -> _core.ShardInlet:
         """A receiver of one connection's bytes; its memory is reserved before a byte is read.
@@ -351,9 +458,9 @@ class Shard:
     def statistics(self, *, rss_bytes: int = 0, rss_peak_bytes: int = 0) -> ShardStats:
         """All counts, now."""
         live = self.streams.values()
-        return ShardStats(
+        own = ShardStats(
             index=self.assigned.index,
-            ready=self.ready,
+            ready=self.state != "loading",
             lsn=self.store.lsn,
             pushes=self.pushes,
             pushes_duplicate=self.pushes_duplicate,
@@ -372,6 +479,28 @@ class Shard:
             rss_bytes=rss_bytes,
             rss_peak_bytes=rss_peak_bytes,
         )
+        return added(self._before, own)
+
+
+def added(before: ShardStats, own: ShardStats) -> ShardStats:
+    """What the processes of one place have counted in all; what is no count is the last one's."""
+    sums = {
+        name: min(getattr(before, name) + getattr(own, name), limits.COUNT_MAX)
+        for name in ShardStats.__struct_fields__
+        if name not in NOT_SUMMED
+    }
+    refused: dict[int, int] = {}
+    for one in (*before.refused_by, *own.refused_by):
+        refused[one.replica] = refused.get(one.replica, 0) + one.records
+    worst = heapq.nsmallest(
+        limits.REFUSERS_TOLD_MAX, refused.items(), key=lambda one: (-one[1], one[0])
+    )
+    return msgspec.structs.replace(
+        own,
+        **sums,
+        staleness=histogram.total([before.staleness, own.staleness]),
+        refused_by=[RefusedEntry(replica=who, records=records) for who, records in worst],
+    )
 
 
 def _retired_words(replica: int) -> str:

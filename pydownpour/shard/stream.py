@@ -15,7 +15,13 @@ from collections import deque
 from typing import Any, final
 
 from pydownpour import _core, limits
-from pydownpour.errors import DownpourError, LimitExceeded, PeerLost, RemoteProtocolError
+from pydownpour.errors import (
+    DownpourError,
+    LimitExceeded,
+    PeerLost,
+    RemoteProtocolError,
+    WrongEpoch,
+)
 from pydownpour.net.pace import Pace, Watch
 from pydownpour.policy import Accumulate, NotYet, PushInfo
 from pydownpour.shard.state import Admitted, PushTally, Shard, Stream
@@ -231,6 +237,7 @@ class ShardStream(Stream):
 
     def _advance(self, n: int) -> None:
         """As far as this turn of the loop has room for it."""
+        self._shard.check_serving()
         inlet, share = self._talk.inlet, self._talk.share
         self._unfed = None
         while share.take(n):
@@ -331,7 +338,11 @@ class ShardStream(Stream):
 
     def failed(self, error: DownpourError) -> None:
         """Tell the peer why its stream ends."""
-        code = Code.FULL if isinstance(error, LimitExceeded) else 0
+        code = 0
+        if isinstance(error, LimitExceeded):
+            code = Code.FULL
+        elif isinstance(error, WrongEpoch):
+            code = Code.WRONG_EPOCH
         self.write(frames.error(code=code, words=str(error)))
         self.close()
 

@@ -29,7 +29,7 @@ and checksums are the core's; here are the names of the numbers and one construc
                          seconds while it does; flags bit 0 = what was NOT_YET may come now
     PING, PONG  either   seq comes back
     ERROR       either   aux = Code or 0, payload = why; the stream ends (FULL: there is no memory
-                         for it now)
+                         for it now; WRONG_EPOCH: the shard moves to another process)
     BYE         either   the stream ends by agreement
 
 A push has the same number at every shard, given once by its replica and counted from 1 in each
@@ -99,6 +99,7 @@ class Code(enum.IntEnum):
     WINDOW = _core.CODE_WINDOW
     FULL = _core.CODE_STORE_FULL
     POLICY = _core.CODE_POLICY
+    WRONG_EPOCH = _core.CODE_WRONG_EPOCH
     ROUND = _core.CODE_ROUND
     NORM = _core.CODE_NORM
     NOT_YET = _core.CODE_NOT_YET

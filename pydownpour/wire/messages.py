@@ -15,6 +15,9 @@
     /v1/stop                         operator     coordinator  Stop -> HeartbeatAnswer
     /v1/hello             GET        replica      shard        -> Hello
     /v1/stream            GET        replica      shard        Upgrade: pydownpour/1, then frames
+    /v1/give                         shard        shard        Give -> Contents
+    /v1/state?plane=P&start=S  GET   shard        shard        -> raw little-endian f32
+    /v1/state            GET         shard        shard        -> versions, windows, LSN
     /v1/push                         replica      shard        frames -> frames
     /v1/fetch?since=L     GET        replica      shard        -> frames
     /v1/stats             GET        coordinator  shard        -> ShardStats
@@ -37,6 +40,7 @@ from pydownpour.fields import (
     CodecEntry,
     Count,
     Finite,
+    Json,
     Label,
     Norm,
     Parts,
@@ -102,8 +106,8 @@ class Problem(Message, frozen=True, kw_only=True):
     """unauthorized, mismatch, protocol, fenced, epoch, waiting, unknown, invalid, limit, ended."""
     message: Words
     retry_after_s: Seconds | None = None
-    shard_map: ShardMap | None = None
-    """Of code epoch: the newest that the peer knows."""
+    entry: ShardEntry | None = None
+    """Of code epoch: where the shard is in the newest map that the peer knows."""
 
 
 class WorkEntry(Message, frozen=True, kw_only=True):
@@ -180,6 +184,9 @@ class ShardHello(Message, frozen=True, kw_only=True):
     pid: Word = 0
     index: Word | None = None
     """Wanted place, or any."""
+    ticket: Label = ""
+    """With the coordinator's leave to have what the process has that is at the place ``index``,
+    and then the place."""
     has_job: bool = False
     """It was given the job file: it can build a policy that is a class of the job's own."""
     protocol_min: Word = PROTOCOL_MIN
@@ -188,6 +195,33 @@ class ShardHello(Message, frozen=True, kw_only=True):
     nonce: Label = ""
     codecs: Labels = []
     """What its build can decode."""
+
+
+class Give(Message, frozen=True, kw_only=True):
+    """Stop, and give me everything: the coordinator has told you that I may ask."""
+
+    secret: Label
+
+
+class Contents(Message, frozen=True, kw_only=True):
+    """What a shard has, for the process that takes it over. Planes and windows come in bytes."""
+
+    state_size: Count
+    """Bytes of its LSN, versions, windows and open rounds."""
+    planes: Word
+    """Of the optimizer's state, beside the parameters."""
+    counts: ShardStats
+    ids_version: Count
+    rounds: Json
+    """What the policy's rule knows here, and the clocks it was told."""
+
+
+class Source(Message, frozen=True, kw_only=True):
+    """From whom a process that takes a shard over gets everything the shard has."""
+
+    url: Url
+    secret: Label
+    """The coordinator has told it to the source, too: nobody else gets anything."""
 
 
 class ShardAssigned(Message, frozen=True, kw_only=True):
@@ -202,7 +236,9 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     """With it the shard checks the secrets of replicas."""
     shards: Word
     epoch: Word
-    """It serves under this one, unless it is to take over: then the coordinator says when."""
+    """It serves under this one; 0 if it is to take over: then the coordinator says when."""
+    source: Source | None = None
+    """It is to take over from there, not to begin with the job's initial parameters."""
     start: Count
     len: Count
     stripe_len: Count
@@ -345,6 +381,11 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """For a shard that does not know of the newest ones."""
     shard_map: ShardMap | None = None
     """For whoever knows an older one only."""
+    serves: Word = 0
+    """A shard serves under this epoch. 0: it does not, or not yet."""
+    gives: Label = ""
+    """A shard gives everything to whoever shows this secret, and serves no more while it is told
+    so. "": to nobody; what it has begun to give it keeps."""
 
 
 class LeaseRequest(Message, frozen=True, kw_only=True):

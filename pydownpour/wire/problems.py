@@ -40,9 +40,9 @@ def describe(error: DownpourError) -> tuple[int, Problem]:
     for kind, code, status in TABLE:
         if isinstance(error, kind):
             retry = RETRY_AFTER_S if error.retryable else None
-            shard_map = error.shard_map if isinstance(error, errors.WrongEpoch) else None
+            entry = error.entry if isinstance(error, errors.WrongEpoch) else None
             return status, Problem(
-                code=code, message=clip(str(error)), retry_after_s=retry, shard_map=shard_map
+                code=code, message=clip(str(error)), retry_after_s=retry, entry=entry
             )
     return 500, Problem(code="internal", message=clip(str(error)))
 
@@ -53,8 +53,8 @@ def revive(status: int, body: bytes, *, peer: str) -> DownpourError:
     if known is not None:
         for kind, code, _ in TABLE:
             if code == known.code:
-                if known.shard_map is not None:
-                    return kind(known.message, peer=peer, shard_map=known.shard_map)
+                if known.entry is not None:
+                    return kind(known.message, peer=peer, entry=known.entry)
                 return kind(known.message, peer=peer)
         return errors.RemoteProtocolError(f"{peer}: {known.message}", peer=peer)
     text = body[:200].decode("utf-8", "replace").strip()

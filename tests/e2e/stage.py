@@ -13,7 +13,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from pydownpour.coordinator.service import serve_coordinator
+from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.errors import JobFailed
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
@@ -56,6 +56,7 @@ class Stage:
                 run_folder=str(self.folder),
                 announce=heard.set_result,
                 random=random.Random(0),
+                watch=self._watch,
             )
         )
         either: set[asyncio.Future[Any]] = {heard, self._coordinator}
@@ -66,7 +67,18 @@ class Stage:
         self._shards = [asyncio.create_task(self._shard(i)) for i in range(self.shards)]
         return self
 
-    async def _shard(self, index: int) -> None:
+    def _watch(self, service: CoordinatorService) -> None:
+        self.service = service
+
+    async def move(self, index: int) -> None:
+        """Move a shard to another process (task), and see it there."""
+        place = self.service.job.places.get(index)
+        before = place.url
+        self._shards.append(asyncio.create_task(self._shard(index, self.service.move(index))))
+        while place.url == before:
+            await asyncio.sleep(0.01)
+
+    async def _shard(self, index: int, ticket: str = "") -> None:
         def policy() -> type[Policy]:
             return type(self.job.policy)
 
@@ -78,6 +90,7 @@ class Stage:
                 index=index,
                 announce=lambda url: None,
                 policy=policy,
+                ticket=ticket,
             )
             return
         # A proxy in front: the port is chosen first, so that the proxy knows where to go.

@@ -342,7 +342,7 @@ async def hear(listed: list[bytes]) -> Link:
     """A link that has sent a push once, and what it makes of the answers."""
     link = Link(
         ShardEntry(index=0, url="http://a", start=0, len=LENGTH),
-        Client("http://a", access=Access()),
+        lambda entry: Client(entry.url, access=Access()),
         replica=1,
         incarnation=1,
         headers={},

@@ -8,6 +8,7 @@ nothing in the package knows of it. What lives in the Rust core is broken in its
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Callable
@@ -30,9 +31,12 @@ from pydownpour.replica.encoder import Encoder
 from pydownpour.replica.link import Link
 from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Part
+from pydownpour.replica.session import Session
 from pydownpour.replica.trainer import Trainer
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
+from pydownpour.shard.filling import Filling
+from pydownpour.shard.handover import TakingOver
 from pydownpour.shard.rounds import Clocks, Rounds
 from pydownpour.shard.state import Shard
 from pydownpour.sim.faults import hostile
@@ -401,6 +405,62 @@ def ordered(seed: int, plan: str) -> World:
     return swarm.world(seed, plan, policy=HardSync(combine="sum", ordered=True))
 
 
+def newer_maps_are_ignored(patch: Patch) -> None:
+    """A replica goes on where it began, whatever a shard map says."""
+    patch.setattr(Session, "reroute", lambda self, shard_map: None)
+    patch.setattr(Link, "reroute", lambda self, entry: None)
+
+
+def who_gives_goes_on(patch: Patch) -> None:
+    """The old process of a shard takes and acknowledges pushes while it gives, and afterwards."""
+    patch.setattr(Shard, "give", lambda self: self._state.become("giving", "it"))
+    patch.setattr(Shard, "check_serving", lambda self: None)
+
+
+def epochs_are_not_checked(patch: Patch) -> None:
+    """A process that has given its shard away serves whoever still asks it."""
+    patch.setattr(Shard, "check_epoch", lambda self, epoch: None)
+    patch.setattr(Shard, "check_serving", lambda self: None)
+
+
+def windows_stay_behind(patch: Patch) -> None:
+    """A shard moves without what it knows of who has had what applied."""
+    patch.setattr(TakingOver, "_adopt", lambda self, contents, state: None)
+
+
+def rounds_stay_behind(patch: Patch) -> None:
+    """A shard moves without its policy's state."""
+    patch.setattr(Rounds, "load", lambda self, state: None)
+
+
+def planes_stay_behind(patch: Patch) -> None:
+    """A shard moves without its parameters."""
+
+    async def go_on(self: Filling, *where: Any) -> None:
+        self.loaded = self._store.len
+
+    begin = TakingOver.__init__
+
+    def __init__(self: TakingOver, *what: Any) -> None:
+        begin(self, *what)
+        for plane in self._planes:
+            plane.go_on = functools.partial(go_on, plane)  # type: ignore[method-assign]
+
+    patch.setattr(TakingOver, "__init__", __init__)
+
+
+def it_serves_when_it_has_everything(patch: Patch) -> None:
+    """The new process does not wait until the coordinator says that the place is its own."""
+    become = Shard.become
+
+    def prepared(self: Shard, state: Any) -> None:
+        become(self, state)
+        if state == "prepared":
+            self.serve(9)
+
+    patch.setattr(Shard, "become", prepared)
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -425,6 +485,15 @@ MUTATIONS: Final = (
     Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",)),
     Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
     Mutation("finite lies are applied", ("hostile",), finite_lies_are_applied, ("invented",)),
+    Mutation("newer maps are ignored", ("moves",), newer_maps_are_ignored, ("ends well",)),
+    Mutation("who gives goes on", ("moves",), who_gives_goes_on, ("lost",)),
+    Mutation("epochs are not checked", ("moves",), epochs_are_not_checked, ("lost",)),
+    Mutation("windows stay behind", ("moves",), windows_stay_behind, ("never goes back", "twice")),
+    Mutation("rounds stay behind", ("moves",), rounds_stay_behind,
+             ("closed without", "ends well", "twice"), swarm.synced),
+    Mutation("planes stay behind", ("moves",), planes_stay_behind, ("lost",)),
+    Mutation("it serves too early", ("moves",), it_serves_when_it_has_everything,
+             ("one process", "ends well")),
     Mutation("events are not kept", ("calm",), events_are_not_kept, ("run folder",)),
     Mutation("a round closes early", ("calm",), a_round_closes_early, ("closed without",),
              swarm.synced),

@@ -268,7 +268,7 @@ def target(request: pytest.FixtureRequest, watch: Watch) -> Iterator[Target]:
         service = ShardService(Access())
         loaded = service._shard = make_shard(1000)
         loaded.store.load(0, np.zeros(1000, np.float32))
-        loaded.ready = True
+        loaded.serve(loaded.assigned.epoch)
         with serving([*service.routes(), watch.route]) as net:
             watch.follow(net)
             yield ShardTarget(net, service)

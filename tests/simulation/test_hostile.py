@@ -52,9 +52,8 @@ def test_who_is_forgotten_early_is_fenced_and_nothing_of_it_counts_twice(plan: s
         assert world.coordinator is not None
         gone = world.coordinator.job.members.forgotten.replicas
         forgotten += gone
-        for service in world.shard_services.values():
-            assert service.shard is not None
-            held, told = service.shard.store.replicas, service.shard.ids_version
+        for shard in world.serving():
+            held, told = shard.store.replicas, shard.ids_version
             assert told <= gone
             assert held <= len(world.report["replicas"]) + gone
     assert forgotten

@@ -50,8 +50,7 @@ def counted(
 
 def counts(world: World) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """How often each sample was applied."""
-    shards = [service.shard for _, service in sorted(world.shard_services.items())]
-    return np.concatenate([read(shard) for shard in shards if shard is not None])
+    return np.concatenate([read(shard) for shard in world.serving()])
 
 
 def policies() -> list[Downpour]:

@@ -103,8 +103,7 @@ def test_rounds_are_whole_and_exact(world: Callable[[int, str], World], plan: st
     for seed in range(FIRST, FIRST + COUNTED):
         done = world(seed, plan).run()
         assert not done.checks.violations, f"seed {seed}, {plan}: {done.checks.violations}"
-        services = done.shard_services.values()
-        closed += sum(s.shard.rounds.closed for s in services if s.shard is not None)
+        closed += sum(shard.rounds.closed for shard in done.serving())
     assert closed >= COUNTED
 
 

@@ -12,6 +12,7 @@ from pydownpour.codecs import Int8
 from pydownpour.coordinator import view
 from pydownpour.coordinator.report import audit_report, build_report
 from pydownpour.errors import (
+    AuthError,
     ClosedError,
     ConfigError,
     Fenced,
@@ -24,8 +25,10 @@ from pydownpour.job import Work
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Heartbeat,
+    HeartbeatAnswer,
     Join,
     RefusedEntry,
+    ShardAssigned,
     ShardEnded,
     ShardHello,
     ShardStats,
@@ -737,3 +740,126 @@ def test_lies_that_fit_alone_do_not_add_up_to_a_status_nobody_can_read() -> None
     assert status.replicas[0].stats.samples == limits.COUNT_MAX
     report = build_report(cast.job, cast.now, version="0", rss_peak_bytes=0, storage="off")
     assert msgspec.json.decode(msgspec.json.encode(report))["samples"] == limits.COUNT_MAX
+
+
+# -- a shard moves -------------------------------------------------------------------------------
+
+
+def offered(cast: Cast, ticket: str, *, index: int | None = 1, nonce: str = "new") -> ShardAssigned:
+    """A process with a ticket offers itself."""
+    hello = ShardHello(url=f"http://{nonce}", nonce=nonce, index=index, pid=2, ticket=ticket)
+    cast.job.check_hello(hello, cast.now)
+    return cast.job.hello(hello, cast.now)
+
+
+def successor_beat(cast: Cast, assigned: ShardAssigned, *, ready: bool) -> HeartbeatAnswer:
+    beat = Heartbeat(
+        role="shard",
+        id=assigned.index,
+        incarnation=assigned.incarnation,
+        secret=assigned.secret,
+        shard=ShardStats(index=assigned.index, ready=ready, lsn=7, pushes=3),
+    )
+    return cast.job.heartbeat(beat, cast.now)
+
+
+def test_a_shard_moves_when_its_new_process_has_everything_and_not_before() -> None:
+    cast = running()
+    assigned = offered(cast, cast.job.move(1))
+    assert (assigned.index, assigned.incarnation, assigned.epoch) == (1, 2, 0)
+    assert assigned.source is not None
+    assert assigned.source.url == "http://shard-1"
+    old = cast.shard_beat(1)
+    assert (old.serves, old.gives) == (1, assigned.source.secret)
+    assert cast.shard_beat(0).gives == ""
+    assert "shard 1 (pid 1, http://shard-1) moves to pid 2, http://new" in cast.job.reason(cast.now)
+    waits = successor_beat(cast, assigned, ready=False)
+    assert (waits.fenced, waits.serves, cast.job.places.epoch) == (False, 0, 1)
+    serves = successor_beat(cast, assigned, ready=True)
+    assert (serves.fenced, serves.serves) == (False, 2)
+    shard_map = cast.join().shard_map
+    assert shard_map.epoch == 2
+    assert [(entry.url, entry.epoch) for entry in shard_map.entries] == [
+        ("http://shard-0", 1),
+        ("http://new", 2),
+    ]
+    assert cast.beat(1).shard_map == shard_map
+    assert cast.beat(1, knows=2).shard_map is None
+    fenced = cast.job.heartbeat(
+        Heartbeat(
+            role="shard", id=1, incarnation=1, secret=cast.job.keeper.secret("shard", 1, 1), epoch=1
+        ),
+        cast.now,
+    )
+    assert fenced.fenced
+    assert fenced.shard_map == shard_map, "it says to whoever asks where the shard is"
+    assert successor_beat(cast, assigned, ready=True).serves == 2, "its answer may be lost"
+    assert cast.job.places.epoch == 2
+
+
+def test_a_ticket_is_for_one_shard_and_once() -> None:
+    cast = running()
+    ticket = cast.job.move(1)
+    with pytest.raises(ConfigError, match="by its index"):
+        offered(cast, ticket, index=None)
+    for wrong in ("x", cast.job.keeper.secret("ticket", 0, 2)):
+        with pytest.raises(AuthError):
+            offered(cast, wrong)
+    with pytest.raises(AuthError, match="is not to move"):
+        offered(cast, cast.job.keeper.secret("ticket", 0, 2), index=0)
+    first = offered(cast, ticket)
+    assert offered(cast, ticket) == first, "the answer was lost"
+    with pytest.raises(NotReady, match="is being taken over by pid 2"):
+        offered(cast, ticket, nonce="other")
+    successor_beat(cast, first, ready=True)
+    with pytest.raises(AuthError, match="is not to move, or its ticket was used before"):
+        offered(cast, ticket, nonce="other")
+    cast.job.finish("stopped", cast.now)
+    with pytest.raises(ClosedError):
+        cast.job.move(1)
+
+
+def test_who_is_not_heard_is_given_up_and_can_never_have_the_shard() -> None:
+    cast = running()
+    first = offered(cast, cast.job.move(1))
+    cast.pass_time(limits.HANDOVER_SILENCE_S - 1, beating=(1,))
+    assert cast.shard_beat(1).gives
+    cast.pass_time(2, beating=(1,))
+    assert cast.shard_beat(1).gives == "", "it goes on"
+    assert [event["shard"] for event in cast.events("hand-over given up")] == [1]
+    assert successor_beat(cast, first, ready=True).fenced
+    assert cast.job.places.epoch == 1
+    second = offered(cast, cast.job.move(1), nonce="second")
+    assert second.incarnation == 3
+    assert second.source is not None
+    assert first.source is not None
+    assert second.source.secret != first.source.secret
+    assert successor_beat(cast, first, ready=True).fenced
+    assert successor_beat(cast, second, ready=True).serves == 2
+
+
+def test_the_coordinator_s_own_stall_gives_nobody_up() -> None:
+    cast = running()
+    assigned = offered(cast, cast.job.move(1))
+    cast.job.tick(cast.now)
+    cast.now += 4 * limits.HANDOVER_SILENCE_S
+    cast.job.tick(cast.now)
+    assert successor_beat(cast, assigned, ready=True).serves == 2
+
+
+def test_a_shard_that_is_not_heard_any_more_may_still_have_moved() -> None:
+    """Its way to the coordinator is cut, and everything it has is at its new process."""
+    cast = running()
+    assigned = offered(cast, cast.job.move(1))
+    for _ in range(20):
+        cast.now += 0.25
+        cast.shard_beat(0)
+        cast.beat(1)
+        successor_beat(cast, assigned, ready=False)
+        cast.job.tick(cast.now)
+    assert cast.job.places.get(1).state == "silent"
+    assert successor_beat(cast, assigned, ready=True).serves == 2
+    assert cast.job.places.get(1).state == "ready"
+    assert cast.job.places.silent == []
+    cast.pass_time(10, beating=(1,))
+    assert cast.state == "running"

@@ -24,7 +24,7 @@ START, SHARD_LEN = 32, 48
 def make_link() -> Link:
     return Link(
         ShardEntry(index=0, url="http://a", start=START, len=SHARD_LEN),
-        Client("http://a", access=Access()),
+        lambda entry: Client(entry.url, access=Access()),
         replica=1,
         incarnation=1,
         headers={},

@@ -127,7 +127,7 @@ def served_shard(length: int) -> Iterator[Served]:
     service = ShardService(Access())
     shard = service._shard = make_shard(length)
     shard.store.load(0, np.zeros(length, np.float32))
-    shard.ready = True
+    shard.serve(shard.assigned.epoch)
     with serving(service.routes()) as net:
         yield Served(net, shard)
 

@@ -18,12 +18,14 @@ from pydownpour.coordinator.places import PLACE, Place
 from pydownpour.coordinator.units import UNIT, Lease, OpenPass
 from pydownpour.errors import InternalError
 from pydownpour.job import Work
+from pydownpour.shard.state import SHARD
 from pydownpour.states import State, Table
 from pydownpour.wire.messages import ShardEnded, ShardStats
 from tests.fakes.coordination import Cast, make_job
+from tests.simulation.test_directed import small_world
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES: tuple[Table[Any], ...] = (JOB, PLACE, MEMBER, UNIT)
+TABLES: tuple[Table[Any], ...] = (JOB, PLACE, SHARD, MEMBER, UNIT)
 Change: TypeAlias = tuple[str, str, str]
 """(thing, from, to)"""
 LISTED: frozenset[Change] = frozenset(
@@ -271,6 +273,26 @@ def a_unit_fails_while_another_has_it_too() -> None:
         cast.fail(1, "broken", unit=unit)
 
 
+def a_shard_moves() -> None:
+    world = small_world()
+    world.loop.at(1.5, world.move_shard, 0)
+    assert world.run().checks.violations == []
+
+
+def a_move_is_given_up() -> None:
+    """Who takes the shard over dies when the old process has begun to give it."""
+    world = small_world(latency_s=0.05, pushes=40)
+
+    def look(name: str) -> None:
+        if world.serving()[0].state == "giving":
+            assert world.kill_successor(name, silently=True)
+        else:
+            world.loop.at(world.loop.now + 0.01, look, name)
+
+    world.loop.at(1.5, lambda: look(world.move_shard(0)))
+    assert world.run().checks.violations == []
+
+
 SCENES: tuple[Callable[[], None], ...] = (
     stopped_before_it_began,
     failed_before_it_began,
@@ -284,6 +306,8 @@ SCENES: tuple[Callable[[], None], ...] = (
     units_are_lent_again,
     a_unit_fails_again_and_again,
     a_unit_fails_while_another_has_it_too,
+    a_shard_moves,
+    a_move_is_given_up,
 )
 
 

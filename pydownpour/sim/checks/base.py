@@ -72,6 +72,5 @@ class Check:
         yield from ()
 
     def shards(self) -> list[Shard]:
-        """The shards that have loaded."""
-        services = self.world.shard_services.values()
-        return [service.shard for service in services if service.shard is not None]
+        """The shards that have loaded, each at the process that has it."""
+        return self.world.serving()

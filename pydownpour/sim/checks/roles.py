@@ -73,6 +73,21 @@ class ShardsNeverGoBack(Check):
 
 
 @final
+class OneServes(Check):
+    """No two processes serve the same shard, whatever becomes of a hand-over."""
+
+    name = "one process serves a shard"
+
+    def look(self) -> Iterator[str]:
+        """Count them."""
+        for index, services in self.world.shard_services.items():
+            shards = [service.shard for service in services if service.shard is not None]
+            epochs = [shard.epoch for shard in shards if shard.state == "serving"]
+            if len(epochs) > 1:
+                yield f"shard {index} is served by {len(epochs)} processes, under epochs {epochs}"
+
+
+@final
 class FetchesNeverGoBack(Check):
     """What a replica has fetched only gets newer, also over its restarts."""
 

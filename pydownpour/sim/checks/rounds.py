@@ -26,19 +26,20 @@ class RoundsAreWhole(Check):
         super().__init__(watched)
         policy = watched.world.job.policy
         self._policy = policy if isinstance(policy, HardSync) else None
-        self._given: dict[Shard, set[int]] = {}
+        self._given: dict[int, set[int]] = {}
+        """By shard, whichever process has it: a round goes on where it moves."""
         self._last: dict[Life, Push] = {}
         self._wrong: list[str] = []
 
     def shard_loaded(self, shard: Shard) -> None:
         """Listen to it."""
         if self._policy is not None:
-            self._given[shard] = set()
+            self._given.setdefault(shard.assigned.index, set())
             shard.rounds.on_event = lambda event, push: self._happened(shard, event, push)
 
     def _happened(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
         assert self._policy is not None
-        given, open_round = self._given[shard], shard.rounds.round
+        given, open_round = self._given[shard.assigned.index], shard.rounds.round
         missing = set(shard.rounds.view.live) - given
         where = f"shard {shard.assigned.index}, round {open_round}"
         if event == "closing":

@@ -27,6 +27,7 @@ from pydownpour.sim.checks.roles import (
     BuffersWithinBounds,
     FetchesNeverGoBack,
     MemoryWithinBounds,
+    OneServes,
     ReplicasWithinWindows,
     ShardsNeverGoBack,
 )
@@ -45,6 +46,7 @@ from pydownpour.sim.world.cluster import Cluster
 
 CHECKS: Final[tuple[type[Check], ...]] = (
     ShardsNeverGoBack,
+    OneServes,
     FetchesNeverGoBack,
     ReplicasWithinWindows,
     BuffersWithinBounds,

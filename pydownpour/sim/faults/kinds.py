@@ -17,6 +17,8 @@ from pydownpour.sim.faults.scene import Scene, role
 from pydownpour.sim.machines.host import Host
 from pydownpour.sim.machines.process import ProcessState
 
+MOVES_KILLED: Final = 0.3
+"""How often somebody tries to kill who takes a shard over."""
 JOIN_FACTOR: Final = 3
 """More replicas than that times those a world began with do not join it."""
 
@@ -203,6 +205,18 @@ async def disk(scene: Scene, host: Host, seconds: float) -> None:
     host.disk.heal()
 
 
+async def move(scene: Scene, host: Host, seconds: float) -> None:
+    """A shard moves to another host. Now and then who takes it over dies before it has it."""
+    name = scene.world.move_shard(int(host.name.split("-")[1]))
+    if not name:
+        return
+    scene.struck("move", host)
+    if scene.rng.random() < MOVES_KILLED:
+        await asyncio.sleep(seconds)
+        if scene.world.kill_successor(name, silently=scene.rng.random() < 0.5):
+            scene.struck("kill", scene.world.network.hosts[name])
+
+
 async def doom(scene: Scene, host: Host, seconds: float) -> None:
     """A shard or the coordinator dies for good: once is enough.
 
@@ -236,5 +250,6 @@ FAULTS: Final[dict[FaultName, Callable[[Scene, Host, float], Awaitable[None]]]] 
     "leave": leave,
     "disk": disk,
     "hostile": hostile,
+    "move": move,
     "doom": doom,
 }

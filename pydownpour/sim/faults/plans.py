@@ -16,7 +16,7 @@ from pydownpour.errors import ConfigError
 
 FaultName: TypeAlias = Literal[
     "kill", "power", "pause", "zombie", "slow", "partition", "oneway", "estrange", "reset",
-    "forget", "fuse", "clog", "swizzle", "join", "leave", "disk", "hostile", "doom",
+    "forget", "fuse", "clog", "swizzle", "join", "leave", "disk", "hostile", "move", "doom",
 ]  # fmt: skip
 """What can break: ``kinds.py`` has a function for each."""
 Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "guests", "all"]
@@ -111,6 +111,12 @@ CHURN = (Dose("join", 1.5), Dose("leave", 2.5), Dose("kill", 3.0))
 ESTRANGED = (Dose("estrange", 1.0, (3.5, 20.0), "shards"), Dose("estrange", 2.0, (3.5, 20.0)))
 ASLEEP = (Dose("pause", 1.0, (25.0, 35.0), "shards"),)
 DISK = (Dose("disk", 0.7, (0.1, 3.0), "coordinator"),)
+MOVES = (
+    Dose("move", 0.7, (0.0, 2.0), "shards"),
+    Dose("reset", 1.5, targets="all"),
+    Dose("pause", 4.0, (0.1, 4.0), "shards"),
+    Dose("oneway", 4.0, (0.2, 4.0), "shards"),
+)
 HOSTILE = (Dose("hostile", 0.25), Dose("reset", 2.0, targets="replicas"))
 DAY_S: Final = 86_400.0
 
@@ -136,6 +142,7 @@ PLANS: Final[dict[str, FaultPlan]] = {
         FaultPlan("churn", CHURN),
         FaultPlan("disk", DISK),
         FaultPlan("hostile", HOSTILE),
+        FaultPlan("moves", MOVES, storm_s=6.0),
         FaultPlan(
             "swarm",
             KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + ESTRANGED + RESET

@@ -17,6 +17,7 @@ from typing import Any, Protocol, final
 from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.engines.base import EXIT_USER, Exit
 from pydownpour.engines.restarts import End, GiveUp, Restarts
+from pydownpour.errors import AuthError, ClosedError, DownpourError, Fenced, JobFailed
 from pydownpour.fields import clip
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
@@ -81,7 +82,8 @@ class Cluster:
         self.network = Network(self.loop, self.stream("network"), self.trace)
         self.processes = Processes(self.network)
         self.coordinator: CoordinatorService | None = None
-        self.shard_services: dict[int, ShardService] = {}
+        self.shard_services: dict[int, list[ShardService]] = {}
+        """By index: of every process that was to serve the shard, the youngest last."""
         self.replicas: dict[SimProcess, Replica] = {}
         """The live replicas' faces, by process."""
         self.report: dict[str, Any] = {}
@@ -121,7 +123,7 @@ class Cluster:
         for index in range(self.settings.shards):
             name = f"shard-{index}"
             host = self._add_host(name)
-            self.processes.start(name, host, self._shard_main(index), self._shard_ended)
+            self.processes.start(name, host, self._shard_main(index, name), self._shard_ended)
         for _ in range(self.settings.replicas):
             self.add_replica()
 
@@ -172,22 +174,70 @@ class Cluster:
         else:
             self._finish()
 
-    def _shard_main(self, index: int) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _shard_main(
+        self, index: int, name: str, ticket: str = ""
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
         async def main() -> None:
             service = ShardService(ACCESS, lambda: type(self.job.policy))
             service.on_load = self.audience.shard_loaded
-            self.shard_services[index] = service
+            self.shard_services.setdefault(index, []).append(service)
             await run_shard(
                 service,
                 coordinator=self._url,
-                bind=Bind(host=self.network.hosts[f"shard-{index}"].address, port=PORT),
+                bind=Bind(host=self.network.hosts[name].address, port=PORT),
                 access=ACCESS,
                 announce=lambda url: None,
                 index=index,
-                rng=self.stream(f"shard-{index}"),
+                rng=self.stream(name),
+                ticket=ticket,
             )
 
         return main
+
+    def serving(self) -> list[Shard]:
+        """Each shard that has loaded, where it is: at who serves it, or else at who stopped last.
+
+        A process that gives it away has it as it is until another serves it.
+        """
+        found = []
+        for services in self.shard_services.values():
+            shards = [service.shard for service in services if service.shard is not None]
+            for state in ("serving", "giving"):
+                if here := [shard for shard in shards if shard.state == state]:
+                    found.append(here[-1])
+                    break
+        return found
+
+    def move_shard(self, index: int) -> str:
+        """Start a process on a new host that takes a shard over; its name, or "" if it may not."""
+        if self.coordinator is None or self.coordinator.job.places.get(index).successor:
+            return ""
+        try:
+            ticket = self.coordinator.move(index)
+        except DownpourError:  # the job is over
+            return ""
+        name = f"shard-{index}-{self.processes.started}"
+        host = self._add_host(name)
+        self.processes.start(
+            name, host, self._shard_main(index, name, ticket), self._successor_ended
+        )
+        return name
+
+    def kill_successor(self, name: str, *, silently: bool) -> bool:
+        """Kill who takes a shard over, unless the shard is its own already: that would be doom."""
+        process = self.processes.live.get(name)
+        url = f"http://{self.network.hosts[name].address}:{PORT}"
+        if process is None or self.coordinator is None:
+            return False
+        if any(place.url == url for place in self.coordinator.job.places):
+            return False
+        self.processes.kill(process, silently=silently)
+        return True
+
+    def _successor_ended(self, process: SimProcess, error: BaseException | None) -> None:
+        """One that was given up says so: nobody lost anything by it."""
+        if not isinstance(error, (Fenced, AuthError, ClosedError, JobFailed)):
+            self._shard_ended(process, error)
 
     def _shard_ended(self, process: SimProcess, error: BaseException | None) -> None:
         if error is not None and not self.over and not self._is_failing:
@@ -338,7 +388,7 @@ class Cluster:
     def progress(self) -> tuple[object, ...]:
         """How far the job is: equal at two moments if nothing of it was done between them."""
         job = self.coordinator.job if self.coordinator is not None else None
-        lsns = [s.shard.store.lsn for s in self.shard_services.values() if s.shard is not None]
+        lsns = [shard.store.lsn for shard in self.serving()]
         return (job and job.state, job and job.samples_done, *lsns)
 
     @property

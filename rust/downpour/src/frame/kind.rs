@@ -147,11 +147,13 @@ pub enum Code {
     Norm = 12,
     /// The policy does not take the push now, and says when it does: a VIEW asks for it again.
     NotYet = 13,
+    /// The shard is served by another process, or is about to be: see the newest shard map.
+    WrongEpoch = 14,
 }
 
 impl Code {
     /// Every code, in the order of its number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NonFinite,
         Self::ResultNonFinite,
         Self::Length,
@@ -165,6 +167,7 @@ impl Code {
         Self::Round,
         Self::Norm,
         Self::NotYet,
+        Self::WrongEpoch,
     ];
 
     /// The number on the wire.
@@ -190,6 +193,7 @@ impl Code {
             Self::Round => "ROUND",
             Self::Norm => "NORM",
             Self::NotYet => "NOT_YET",
+            Self::WrongEpoch => "WRONG_EPOCH",
         }
     }
 }
