@@ -15,6 +15,7 @@ from tests.e2e.stage import Stage
 from tests.reference import optimizers as twins
 
 STEPS = 12
+BATCH = 3
 
 
 def gradient(w: NDArray[np.float32], step: int) -> NDArray[np.float32]:
@@ -29,15 +30,15 @@ async def train_through_shards(
         parameters={"b": start[:7].copy(), "w": start[7:].reshape(-1, 3).copy()},
         optimizer=rule,
         policy=dp.Downpour(overlap=overlap),
-        data=dp.Work(STEPS, unit=STEPS, shuffle=False),
+        data=dp.Work(BATCH * STEPS, unit=BATCH * STEPS, shuffle=False),
     )
 
     @job.replica
     async def train(replica: dp.Replica) -> None:
         async for unit in replica.work():
-            for batch in unit.batches(1):
+            for batch in unit.batches(BATCH):
                 values = replica.parameters
-                grads = {k: gradient(v, int(batch[0])) for k, v in values.items()}
+                grads = {k: gradient(v, int(batch[0]) // BATCH) for k, v in values.items()}
                 await replica.step(grads, loss=0.0)
 
     async with Stage(job, folder) as stage:
@@ -55,7 +56,8 @@ def sequentially(rule: Part, start: NDArray[np.float32]) -> NDArray[np.float32]:
     w = start
     state = twins.initial(parts, len(start))
     for step in range(STEPS):
-        w, state = twins.update(parts, w, gradient(w, step), state, twins.Context(step + 1))
+        at = twins.Context(step + 1, samples_before=BATCH * step, samples=BATCH)
+        w, state = twins.update(parts, w, gradient(w, step), state, at)
     return w
 
 
@@ -67,6 +69,7 @@ def sequentially(rule: Part, start: NDArray[np.float32]) -> NDArray[np.float32]:
         dp.Adagrad(lr=0.05),
         dp.Adam(lr=0.01),
         dp.chain(dp.Clip(0.5), dp.WeightDecay(0.01), dp.AdamW(lr=0.01)),
+        dp.chain(dp.WarmUp(over=10, by="samples"), dp.Cosine(over=24, by="samples"), dp.SGD(0.25)),
     ],
     ids=lambda rule: rule.name,
 )
