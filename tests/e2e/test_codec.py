@@ -28,6 +28,7 @@ from pydownpour.policy import (
     ShardRule,
 )
 from pydownpour.testing import FaultProxy, Faults
+from tests.chaos.processes import ROOT, Command
 from tests.e2e.stage import Stage
 from tests.reference import codecs, optimizers
 from tests.reference.codecs import Array
@@ -250,3 +251,20 @@ async def test_what_cannot_be_encoded_is_dropped_named_and_counted(
     assert "too large for the int8(block=16) they travel as, the first in 'w' at flat index 41" in (
         caplog.text
     )
+
+
+def test_digits_learn_as_well_in_a_third_of_the_bytes(tmp_path: Path) -> None:
+    demo = ROOT / "pydownpour" / "demo"
+    (tmp_path / "mlp.py").write_text((demo / "mlp.py").read_text())
+    text = (demo / "digits.py").read_text()
+    job = tmp_path / "digits8.py"
+    job.write_text(text.replace("    data=dp.Work(", "    codec=dp.Int8(),\n    data=dp.Work(", 1))
+    arguments = ("--shards", "2", "--replicas", "4", "--json", "--run-folder", str(tmp_path / "r"))
+    with Command("run", str(job), *arguments) as command:
+        assert command.wait(110) == 0, command.said
+    report = command.report
+    assert report["gradients"]["codec"] == "int8(block=256)"
+    assert report["accuracy"] >= 0.95
+    sent = sum(replica["bytes_sent"] for replica in report["replicas"])
+    # Of 4,810 parameters; headers and announcements are part of it.
+    assert sent / report["pushes"]["sent"] < 4 * 4810 / 3
