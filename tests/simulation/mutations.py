@@ -474,7 +474,7 @@ MUTATIONS: Final = (
     Mutation("streams never pause", ("calm",), streams_never_pause, ("stops when",)),
     Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
     Mutation("a fetch goes back", ("calm",), fetch_goes_back, ("never goes back", "lacks")),
-    Mutation("a cut fetch claims its end", ("swarm",), fetch_claims_its_end, ("lacks",)),
+    Mutation("a cut fetch claims its end", ("reset", "swarm"), fetch_claims_its_end, ("lacks",)),
     Mutation("a unit before its pushes", ("calm", "slow"), unit_before_its_pushes, ("once",)),
     Mutation("accrued work counts", ("kill",), accrued_work_counts, ("never applied",),
              swarm.counted),

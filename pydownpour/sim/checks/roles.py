@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
+from pydownpour import _core, limits
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica.link import BATCH_RECORDS
 from pydownpour.shard.state import Shard
@@ -127,6 +127,48 @@ class FetchesNeverGoBack(Check):
                 if (link.versions < self._versions[key]).any():
                     yield f"{where}: versions {link.versions} after {self._versions[key]}"
                 np.copyto(self._versions[key], link.versions)
+
+
+@final
+class FetchesAreAsNewAsTheySay(Check):
+    """Whatever a replica has not, its shard would send it: it asks for what is newer than it knows.
+
+    A replica that calls itself newer than it is never gets what it lacks, until that changes again.
+    """
+
+    name = "a fetch is as new as it says"
+    is_cheap = False
+
+    def look(self) -> Iterator[str]:
+        """Compare the versions of each side, where no fetch is on its way."""
+        stores = {shard.assigned.index: shard.store for shard in self.shards()}
+        for life in self.watched.lives.values():
+            for link in life.trainer.session.links:
+                store = stores.get(link.entry.index)
+                if store is None or link.fetch_wanted is not None:
+                    continue
+                theirs = np.frombuffer(store.versions(), np.uint64)
+                behind = {
+                    store.first_fragment + int(i) for i in np.flatnonzero(link.versions < theirs)
+                }
+                if behind:
+                    lacking = sorted(behind - _newer(store, link.known.lsn))
+                    if lacking:
+                        yield (
+                            f"{life} at shard {link.entry.index}: says it has all up to LSN "
+                            f"{link.known.lsn}, and lacks what fragments {lacking} got before"
+                        )
+
+
+def _newer(store: _core.Shard, lsn: int) -> set[int]:
+    """The fragments that a shard would send to who has all up to an LSN."""
+    cursor, end = store.first_fragment, store.first_fragment + store.fragments
+    found: set[int] = set()
+    while cursor < end:
+        buffers, cursor, _ = store.parameter_frames(lsn, cursor, limits.MIB)
+        data = b"".join(bytes(memoryview(buffer)) for buffer in buffers)
+        found.update(frame.fragment for frame in _core.scan_frames(data))
+    return found
 
 
 @final

@@ -25,6 +25,7 @@ from pydownpour.sim.checks.files import RunFolderIsTrue
 from pydownpour.sim.checks.oracle import Life, Oracle
 from pydownpour.sim.checks.roles import (
     BuffersWithinBounds,
+    FetchesAreAsNewAsTheySay,
     FetchesNeverGoBack,
     MemoryWithinBounds,
     OneServes,
@@ -48,6 +49,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     ShardsNeverGoBack,
     OneServes,
     FetchesNeverGoBack,
+    FetchesAreAsNewAsTheySay,
     ReplicasWithinWindows,
     BuffersWithinBounds,
     MemoryWithinBounds,
