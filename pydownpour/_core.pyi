@@ -107,6 +107,8 @@ class Arrays:
     """Arrays of any dtypes laid end to end, not copied. Nobody may write into them meanwhile."""
     def overlaps(self, target: _Bytes) -> bool:
         """Whether one of them shares memory with target."""
+    def value(self, index: int) -> float | None:
+        """One element as f32; None if there is no such."""
     def check(self, fragment_len: int) -> tuple[int, int, float]:
         """As check(), of all elements as f32, a fragment at a time: the fragments' sums of squares
         are added in their order."""
@@ -159,7 +161,7 @@ class Encoded:
         """Elements that are zero as they travel and were not."""
     @property
     def squares(self) -> float:
-        """Sum of the squares of the finite ones as they travel; with a codec, as they were."""
+        """Sum of the squares of the finite ones as they travel; with a codec, as they arrive."""
 
 @final
 class Optimizer:

@@ -10,20 +10,23 @@ import asyncio
 import contextlib
 import random
 import secrets
+import struct
 from collections.abc import AsyncIterator
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydownpour import _core
 from pydownpour.bench.children import Child
-from pydownpour.layout import ArrayEntry, Flat, Layout, ShardEntry, partition, raw
+from pydownpour.layout import ArrayEntry, Flat, Layout, ShardEntry, partition
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.net.server import Call, FrameBody, Route, Server
 from pydownpour.optimizers import Part
 from pydownpour.policy.downpour import Downpour
 from pydownpour.replica.coordination import Coordination
+from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.pushes import Push
 from pydownpour.replica.session import Session
 from pydownpour.wire import messages
@@ -44,6 +47,11 @@ SILENT_S = 3600.0
 INITIAL_PIECE_LEN = 1 << 18
 KEEPER = Keeper(bytes(KEY_SIZE))
 """The cluster is nobody else's: its key need not be secret."""
+
+
+SEQ, SEQ_AT = struct.Struct("<Q"), 24
+CRC, CRC_AT = struct.Struct("<I"), 60
+"""Where a frame's header has its number, and its own checksum."""
 
 
 @final
@@ -170,29 +178,50 @@ class Pusher:
 
     def __init__(self, session: Session, layout: Layout) -> None:
         self.session, self.layout = session, layout
+        self._encoder = Encoder(layout, session.joined)
         self.gradient: Flat = np.full(layout.len, 1e-3, np.float32)
         self._base = session.fetcher.base()
-        self._pushes = 0
+        self._pushes: list[Push] = []
 
     async def push(self) -> None:
         """Push the gradient, and wait until it is acknowledged."""
-        await self.session.outbox.wait_settled(self.start_push())
+        await self.session.outbox.all_settled(self.start_push())
 
     def start_push(self) -> int:
         """Push the gradient; returns the push's index."""
-        self._pushes += 1
-        self.session.outbox.push(
-            Push(
-                index=self._pushes,
-                values=self.gradient,
-                data=raw(self.gradient),
-                base=self._base,
-                clock=self._pushes,
-                samples=1,
-                norm=1.0,
-            )
+        index = len(self._pushes) + 1
+        push = Push(
+            index=index,
+            encoded=self._encoded(index),
+            base=self._base,
+            clock=index,
+            samples=1,
+            norm=1.0,
         )
-        return self._pushes
+        self._pushes.append(push)
+        self.session.outbox.push(push)
+        return index
+
+    def _encoded(self, index: int) -> EncodedPush:
+        """The gradient, encoded once; memory of a settled push only gets another number."""
+        settled = next((push for push in self._pushes if push.is_settled), None)
+        if settled is None:
+            room = self._encoder.room()
+            _ = self._encoder.encode(
+                self._encoder.whole(self.gradient),
+                room,
+                push=index,
+                base=self._base.versions,
+                first=0,
+                count=room.fragments,
+            )
+            return room
+        room, settled.is_settled = settled.encoded, False  # no longer its own
+        view = room.frames(0, room.fragments)
+        for at in range(0, room.fragments * room.stride, room.stride):
+            SEQ.pack_into(view, at + SEQ_AT, index)
+            CRC.pack_into(view, at + CRC_AT, _core.crc32c(view[at : at + CRC_AT]))
+        return room
 
     async def fetch_all(self) -> None:
         """Fetch every fragment, whatever is known already."""

@@ -37,7 +37,7 @@ async def _shard(scale: Scale) -> list[Row]:
                 if index % 2:
                     await pusher.fetch_all()
                 rss.append((await up.shard.ask())["rss_bytes"])
-            await pusher.session.outbox.wait_in_flight(0)
+            await pusher.session.outbox.in_flight(0)
             peak = (await up.shard.ask())["rss_peak_bytes"]
     bound = SHARD_MAX * held + PER_CONNECTION
     note = (

@@ -74,8 +74,8 @@ async def _pusher(coordinator: str, length: int) -> None:
             began = time.perf_counter()
             for _ in range(question["count"]):
                 pusher.start_push()
-                await pusher.session.outbox.wait_in_flight(1)
-            await pusher.session.outbox.wait_in_flight(0)
+                await pusher.session.outbox.in_flight(1)
+            await pusher.session.outbox.in_flight(0)
             _say(began=began, ended=time.perf_counter())
 
 

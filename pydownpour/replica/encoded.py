@@ -18,16 +18,19 @@ read: its memory is left to the connections that still hold it.
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, limits
+from pydownpour.codecs import compiled, described
 from pydownpour.errors import UnsupportedArray
-from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Layout, as_array, raw, supported_dtype
+from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, Layout, as_array, raw, supported_dtype
 from pydownpour.wire.messages import Joined
 
 NATIVE: Final = {np.dtype(name): DTYPE_CODES[name] for name in ("float32", "float64", "float16")}
@@ -42,11 +45,15 @@ class EncodedPush:
         size: Bytes of all of them.
         stride: Bytes from one frame to the next.
         fragments: How many there are.
+        gradient: With a codec, the gradient itself: what is refused gives back by it.
     """
 
-    __slots__ = ("_memory", "_view", "fragments", "stride")
+    __slots__ = ("_memory", "_view", "fragments", "gradient", "stride")
 
-    def __init__(self, size: int, stride: int, fragments: int) -> None:
+    def __init__(
+        self, size: int, stride: int, fragments: int, gradient: Flat | None = None
+    ) -> None:
+        self.gradient = gradient
         self._memory: NDArray[np.uint8] = np.empty(size, np.uint8)
         self._view = self._memory.data
         self.stride, self.fragments = stride, fragments
@@ -62,6 +69,46 @@ class EncodedPush:
 
 
 @final
+@dataclasses.dataclass(slots=True)
+class Found:
+    """What encoding a whole push has found, piece by piece.
+
+    Attributes:
+        bad: Elements of the gradient that are NaN or infinite.
+        overflowed: Elements that were finite and are not as they travel.
+        underflowed: Elements that are zero as they travel and were not.
+        squares: Sum of the squares of the finite ones as they travel.
+        first_bad: The first of those, an element of the layout, or -1.
+        first_overflowed: The first that is not finite as it travels, or -1.
+    """
+
+    bad: int = 0
+    overflowed: int = 0
+    underflowed: int = 0
+    squares: float = 0.0
+    first_bad: int = -1
+    first_overflowed: int = -1
+
+    def add(self, piece: _core.Encoded) -> None:
+        """Some more fragments, in any order."""
+        self.bad += piece.bad
+        self.overflowed += piece.overflowed
+        self.underflowed += piece.underflowed
+        self.squares += piece.squares
+        self.first_bad = _first(self.first_bad, piece.first_bad)
+        self.first_overflowed = _first(self.first_overflowed, piece.first_overflowed)
+
+    @property
+    def norm(self) -> float:
+        """L2 norm of what travels."""
+        return math.sqrt(self.squares)
+
+
+def _first(one: int, other: int) -> int:
+    return min((index for index in (one, other) if index >= 0), default=-1)
+
+
+@final
 class Encoder:
     """How one replica's gradients travel; of the user's thread.
 
@@ -72,23 +119,42 @@ class Encoder:
     Attributes:
         fragments: Of the layout.
         size: Bytes of an encoded push.
+        words: What gradients travel as, for people.
+        wider: What else the job could choose, where something is too large for that.
+        residual: What earlier pushes lacked, (elements of the layout,) float32; None without codec.
     """
 
     def __init__(self, layout: Layout, joined: Joined) -> None:
         self._layout, self._joined = layout, joined
         self._names = [spec.name for spec in layout.arrays]
+        self._starts = [spec.start for spec in layout.arrays]
         self._gather = _core.Gather([spec.shape for spec in layout.arrays])
         self._whole = _core.Gather([(layout.len,)])
         self._dtype = DTYPE_CODES[joined.wire_dtype]
         self._item_size = DTYPE_SIZES[joined.wire_dtype]
         self.fragment_len = min(joined.fragment_len, layout.len)
         self.fragments = math.ceil(layout.len / self.fragment_len)
-        self.size = layout.len * self._item_size + self.fragments * limits.HEADER_SIZE
+        self._codec = compiled(joined.codec)
+        self.words = joined.wire_dtype if joined.codec is None else described(joined.codec)
+        self.wider = {"float32": ""}.get(
+            joined.wire_dtype, "wire_dtype='float32' or 'bfloat16' for the job, or "
+        )
+        self.residual: Flat | None = None
+        if self._codec is not None:
+            self.wider, self.residual = "no codec for the job, or ", layout.zeros()
+        whole, rest = divmod(layout.len, self.fragment_len)
+        self._stride = limits.HEADER_SIZE + self._payload_size(self.fragment_len)
+        last = limits.HEADER_SIZE + self._payload_size(rest) if rest else 0
+        self.size = whole * self._stride + last
 
     def room(self) -> EncodedPush:
         """Memory for one push."""
-        stride = limits.HEADER_SIZE + self.fragment_len * self._item_size
-        return EncodedPush(self.size, stride, self.fragments)
+        gradient = None if self._codec is None else self._layout.zeros()
+        return EncodedPush(self.size, self._stride, self.fragments, gradient)
+
+    def _payload_size(self, length: int) -> int:
+        codec = self._codec
+        return length * self._item_size if codec is None else codec.size_max(length)
 
     def encode(
         self,
@@ -108,8 +174,10 @@ class Encoder:
             push: Its number.
             base: Of each fragment, the version that the gradient was computed from.
             first: The first of them,
-            count: and how many.
+            count: and how many. With a codec all of them, of a finite gradient.
         """
+        if room.gradient is not None:
+            arrays.accumulate(room.gradient, overwrite=True)
         return arrays.encode(
             room.memory,
             dtype=self._dtype,
@@ -120,7 +188,25 @@ class Encoder:
             incarnation=self._joined.incarnation,
             push=push,
             versions=base,
+            codec=self._codec,
+            residual=self.residual,
         )
+
+    def not_applied(self, encoded: EncodedPush, fragments: Iterable[int]) -> None:
+        """Give back what some fragments of a push took of the residual: they were refused."""
+        gradient, residual = encoded.gradient, self.residual
+        if self._codec is None or gradient is None or residual is None:
+            return
+        for fragment in fragments:
+            start = fragment * self.fragment_len
+            values = gradient[start : start + self.fragment_len]
+            payload = encoded.frames(fragment, 1)[limits.HEADER_SIZE :]
+            self._codec.give_back(payload, values, residual[start : start + len(values)])
+
+    def place(self, element: int) -> tuple[str, int]:
+        """An element of the layout as (array, flat index in it)."""
+        spec = self._layout.arrays[bisect.bisect_right(self._starts, element) - 1]
+        return spec.name, element - spec.start
 
     def take(self, gradients: Mapping[str, Any]) -> _core.Arrays:
         """A user's gradients, one for each array of the layout; None stands for zeros.

@@ -18,8 +18,8 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, final
+from collections.abc import Callable
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,6 @@ BROKE_LEN_MAX: Final = 160
 """Characters of a broken connection's own words in a message about waiting."""
 BY_RULE: Final = (Code.ROUND, Code.NOT_YET)
 """Codes of records that only come at the wrong moment: nothing is short of anything."""
-BATCH_RECORDS: Final = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
-"""Records whose headers are made together, just before their bytes are written: 1 MiB."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,7 +82,7 @@ class Link:
         fragments: Those of the layout that it owns.
         values: This shard's elements of the session's staging buffer: fetches land here.
         versions: The fragment versions of ``values``, in the session's of the whole layout.
-        on_settled: Called with a push when the shard has answered for all of it.
+        on_answered: Called with a push when the shard has answered for some of it.
     """
 
     def __init__(
@@ -111,7 +109,6 @@ class Link:
         self.values = staging[entry.start : entry.start + entry.len]
         self.fragments = fragments_of(entry.start, entry.len, fragment_len)
         self.versions = versions[self.fragments.start : self.fragments.stop]
-        self._codec_number = 0 if codec is None else codec.number
         self.known = Age()
         """What the shard had applied, and closed, by then is in ``values``."""
         self.view = View()
@@ -136,7 +133,7 @@ class Link:
         """The newest push that this shard has answered wholly."""
         self._fetches = 0
         self._fetched: asyncio.Future[None] | None = None
-        self.on_settled: Callable[[Push], object] = lambda push: None
+        self.on_answered: Callable[[Push], object] = lambda push: None
         longest = min(fragment_len, entry.len)
         size = longest * self.item_size if codec is None else codec.size_max(longest)
         self.pieces = Pieces(limits.HEADER_SIZE + size)
@@ -154,6 +151,8 @@ class Link:
         self.connect_patience_s = limits.CONNECT_TIMEOUT_S
         """For the next stream to open: longer each time, a link may be slow and its queue long."""
         self._transport: Transport | None = None
+        self._idle: Transport | None = None
+        """The open connection, while there is nothing to send on it."""
         self._broke = ""
         """What the last connection, or try at one, ended with."""
 
@@ -161,8 +160,11 @@ class Link:
 
     def push(self, push: Push) -> None:
         """Queue this shard's part of a push."""
-        self.queue.append(Part(push, self.fragments))
-        self._wake.set()
+        part = Part(push, self.fragments)
+        push.parts.append(part)
+        self.queue.append(part)
+        if self._idle is None or not self._write_at_once(self._idle):
+            self._wake.set()
 
     def fetch(self, rounds: int = 0, clock: int = 0) -> asyncio.Future[None]:
         """Bring ``values`` and ``versions`` up to the shard's state; done when they are.
@@ -350,7 +352,11 @@ class Link:
                     continue
                 run = self._next_run(transport.records_max)
                 if run is None:
-                    await self._wake.wait()
+                    self._idle = transport
+                    try:
+                        await self._wake.wait()
+                    finally:
+                        self._idle = None
                     continue
                 part, first, count = run
                 part.send(first, count)
@@ -358,6 +364,18 @@ class Link:
                     part.take_back(first, count)
         finally:
             watch.stop()
+
+    def _write_at_once(self, transport: Transport) -> bool:
+        """A push that finds the link idle is written here, with no task between; if it is short."""
+        run = self._next_run(transport.records_max)
+        if run is None or self._wake.is_set():
+            return False
+        part, first, count = run
+        part.send(first, count)
+        if transport.push_at_once(self._run(part, first, count)):
+            return part.next_run() is None
+        part.unsend(first, count)
+        return False
 
     def _watch(self, transport: Transport) -> Watch:
         """Give the connection up if answers are due and for too long not a byte has moved."""
@@ -388,12 +406,7 @@ class Link:
 
     def _run(self, part: Part, first: int, count: int) -> Run:
         """The records of fragments first .. first + count - 1 of a push, as they are written."""
-        return Run(
-            self._announcement(part, first, count),
-            lambda: self._batches(part, first, count),
-            count,
-            count * limits.HEADER_SIZE + len(self._payload(part.push, first, count)),
-        )
+        return Run(self._announcement(part, first, count), part.encoded.frames(first, count), count)
 
     def _announcement(self, part: Part, first: int, count: int) -> bytes:
         return frames.push(
@@ -404,54 +417,6 @@ class Link:
             count=count,
             continues=part.next_run() is not None,
             notice=part.notice(self.first_open, self.entry.index),
-        )
-
-    def _batches(self, part: Part, first: int, count: int) -> Iterator[list[Any]]:
-        """Checksums are made just before the bytes are sent, and find them in the cache."""
-        for start in range(first, first + count, BATCH_RECORDS):
-            yield self._records(part, start, min(BATCH_RECORDS, first + count - start))
-
-    def _payload(self, push: Push, first: int, count: int = 1) -> memoryview:
-        """The bytes of some fragments in a row."""
-        if push.cuts is not None:
-            return push.data[push.cuts[first] : push.cuts[first + count]]
-        size = self.fragment_len * self.item_size
-        return push.data[first * size : (first + count) * size]
-
-    def _records(self, part: Part, first: int, count: int) -> list[Any]:
-        """Headers and payloads, alternating, of some records; with a codec, whole frames."""
-        if part.push.cuts is not None:
-            return [self._encoded(part, index) for index in range(first, first + count)]
-        headers = memoryview(
-            _core.fragment_headers(
-                part.push.data,
-                self.dtype_code,
-                fragment_len=self.fragment_len,
-                first_fragment=first,
-                count=count,
-                replica=self.replica,
-                incarnation=self.incarnation,
-                push=part.number,
-                versions=part.push.base.versions,
-            )
-        )
-        buffers: list[Any] = []
-        for i in range(count):
-            buffers.append(headers[i * limits.HEADER_SIZE : (i + 1) * limits.HEADER_SIZE])
-            buffers.append(self._payload(part.push, first + i))
-        return buffers
-
-    def _encoded(self, part: Part, fragment: int) -> bytes:
-        return _core.encode_frame(
-            kind=Kind.FRAGMENT,
-            codec=self._codec_number,
-            dtype=self.dtype_code,
-            replica=self.replica,
-            incarnation=self.incarnation,
-            fragment=fragment,
-            seq=part.number,
-            version=int(part.push.base.versions[fragment]),
-            payload=self._payload(part.push, fragment),
         )
 
     # -- what the transport reports --------------------------------------------------------------
@@ -598,5 +563,6 @@ class Link:
                 self.queue.remove(part)
                 self._answered = max(self._answered, part.number)
                 push.open_parts -= 1
-                self.on_settled(push)
-        self._wake.set()
+            self.on_answered(push)
+        if self.queue:
+            self._wake.set()

@@ -55,9 +55,9 @@ class LocalCopy:
         self._round_foreign()
         self.base = base
 
-    def step(self, gradient: Flat, rate: float) -> None:
+    def step(self, gradient: _core.Arrays, rate: float) -> None:
         """Move it by one gradient: the local step between fetches."""
-        _core.step(self.flat, gradient, 1, rate)
+        gradient.step(self.flat, rate)
         self._round_foreign()
 
     def _round_foreign(self) -> None:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 from pydownpour.histogram import Histogram
-from pydownpour.layout import Flat
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Push
-from pydownpour.replica.standing import Standing
+from pydownpour.replica.standing import Standing, Until
 
 
 @final
@@ -32,7 +31,6 @@ class Outbox:
         staleness: Of those that were applied.
         not_applied: Lease -> why a gradient of its unit was not applied, until the unit is
             reported; "" if that is the policy's way and nobody's fault.
-        released: Buffers of settled pushes, for the user's side to use again.
         on_push: An observer: called with each push that the links have taken. Checks count on it.
     """
 
@@ -44,13 +42,12 @@ class Outbox:
         self.last_refusal = ""
         self.staleness = Histogram()
         self.not_applied: dict[int, str] = {}
-        self.released: list[Flat] = []
         self.on_push: Callable[[Push], object] = lambda push: None
         self._refused: list[Push] = []
         self._newest = 0
         """The newest push we were given."""
         for link in links:
-            link.on_settled = self._on_settled
+            link.on_answered = self.answered
 
     def push(self, push: Push) -> None:
         """Send a push to every shard in the background. Its buffer is ours until settled.
@@ -67,11 +64,13 @@ class Outbox:
             link.push(push)
         self.on_push(push)
 
-    def _on_settled(self, push: Push) -> None:
-        """One shard has answered for all of it."""
+    def answered(self, push: Push) -> None:
+        """A shard has answered for some of it."""
         if push.open_parts == 0:
             del self.open[push.index]
             self._settled(push)
+        else:
+            self._standing.changed()
 
     def _settled(self, push: Push) -> None:
         self.settled += 1
@@ -86,27 +85,24 @@ class Outbox:
             self.acked += 1
             self.refused_in_a_row = 0
             self.staleness.add(push.staleness)
-        if push.refused_fragments and push.cuts is not None:
-            self._refused.append(push)  # its buffer is needed once more
-        else:
-            self.released.append(push.values)
+        push.is_settled = True
+        if push.refused_fragments and push.encoded.gradient is not None:
+            self._refused.append(push)
         self._standing.changed()
 
     def take_not_applied(self) -> Iterator[Push]:
         """Pushes whose refused fragments have something to give back; of the user's thread."""
         while self._refused:
-            push = self._refused.pop(0)
-            yield push
-            self.released.append(push.values)
+            yield self._refused.pop(0)
 
     def is_settled(self, index: int) -> bool:
         """True when every push up to ``index`` was made and has a definite answer."""
-        return index <= self._newest and all(open_index > index for open_index in self.open)
+        return index <= self._newest and min(self.open, default=index + 1) > index
 
-    async def wait_settled(self, index: int) -> None:
-        """Wait until every push up to ``index`` was made and answered for by every shard."""
-        await self._standing.wait(lambda: self.is_settled(index))
+    def all_settled(self, index: int) -> Until:
+        """Every push up to ``index`` was made and answered for by every shard."""
+        return Until(self._standing, lambda: self.is_settled(index))
 
-    async def wait_in_flight(self, at_most: int) -> None:
-        """Wait until at most so many pushes are open."""
-        await self._standing.wait(lambda: len(self.open) <= at_most)
+    def in_flight(self, at_most: int) -> Until:
+        """At most so many pushes are open."""
+        return Until(self._standing, lambda: len(self.open) <= at_most)

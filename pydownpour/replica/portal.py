@@ -12,11 +12,16 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 from pydownpour.errors import ClosedError
+from pydownpour.replica.standing import Until
 
 T = TypeVar("T")
+
+
+Work: TypeAlias = Coroutine[Any, Any, Any] | Until
+"""What can be waited for on the session's loop."""
 
 
 class Portal(abc.ABC):
@@ -27,12 +32,12 @@ class Portal(abc.ABC):
         """Call a function there soon; do not wait."""
 
     @abc.abstractmethod
-    def start(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Run a coroutine there; await its result here."""
+    def start(self, work: Work) -> Awaitable[Any]:
+        """Run it there; await its result here."""
 
     @abc.abstractmethod
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there; block this thread for its result."""
+    def call(self, work: Work) -> Any:
+        """Run it there; block this thread for its result."""
 
 
 @final
@@ -43,11 +48,11 @@ class SameLoop(Portal):
         """Call it now."""
         function(*arguments)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def start(self, work: Work) -> Awaitable[Any]:
         """Just await it."""
         return work
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, work: Work) -> Any:
         """Impossible: blocking the only loop would wait for ever."""
         work.close()
         raise ClosedError("a plain function needs the session on a thread of its own")
@@ -96,13 +101,29 @@ class LoopThread(Portal):
         """Call it on the loop's thread."""
         self._running().call_soon_threadsafe(function, *arguments)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def start(self, work: Work) -> Awaitable[Any]:
         """Run it there, await it here."""
+        if isinstance(work, Until):
+            return self._held(work)
         return asyncio.wrap_future(self._submit(work))
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, work: Work) -> Any:
         """Run it there, block here."""
+        if isinstance(work, Until):
+            self._watched(work).result()
+            work.check()
+            return None
         return self._submit(work).result()
+
+    def _watched(self, until: Until) -> Future[None]:
+        """Done when it holds: no task of ours stands between the change and who waits."""
+        waiter: Future[None] = Future()
+        self.post(until.watch, waiter)
+        return waiter
+
+    async def _held(self, until: Until) -> None:
+        await asyncio.wrap_future(self._watched(until))
+        until.check()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:

@@ -12,7 +12,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour.layout import Flat
+from pydownpour.replica.encoded import EncodedPush
 from pydownpour.wire.frames import PushNotice
 
 
@@ -40,37 +40,37 @@ class Push:
 
     Attributes:
         index: 1, 2, 3, ... in the order a replica pushed: its number on the wire.
-        values: The gradient over the whole layout; must not change until the push is settled.
-        data: The bytes that are sent: the same in the wire's dtype.
+        encoded: Its records as they are sent. Those without an answer must not change.
         base: The parameters it was computed from.
         clock: Steps finished.
         samples: Samples in it.
         norm: Its L2 norm over all shards.
         leases: The units whose gradients are in it, by their leases.
+        parts: Its records at each shard, once the links have it.
         open_parts: Shards that have not answered for all their records.
+        is_settled: Every record has its definite answer, or none was sent.
         refused: Records refused, over all shards.
         staleness: The largest reported.
         by_policy: The job's policy refused it.
         reason: Why it was not applied, in words: the first refusal's. One that has a reason before
             it is sent cannot be sent.
-        cuts: With a codec, where each fragment begins in ``data``, over all shards, and the end.
-        refused_fragments: Of these, which were refused.
+        refused_fragments: Which were refused.
     """
 
     index: int
-    values: Flat
-    data: memoryview
+    encoded: EncodedPush
     base: Base
     clock: int
     samples: int
     norm: float
     leases: tuple[int, ...] = ()
+    parts: list[Part] = dataclasses.field(default_factory=list)
     open_parts: int = 0
+    is_settled: bool = False
     refused: int = 0
     staleness: int = 0
     by_policy: bool = False
     reason: str = ""
-    cuts: NDArray[np.int64] | None = None
     refused_fragments: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -83,10 +83,11 @@ SETTLED: Final = 2
 class Part:
     """The records of a push at one shard: its fragments first .. first + count - 1."""
 
-    __slots__ = ("_doubt", "_state", "count", "first", "number", "open", "push")
+    __slots__ = ("_doubt", "_state", "count", "encoded", "first", "number", "open", "push")
 
     def __init__(self, push: Push, fragments: range) -> None:
         self.push, self.first, self.count = push, fragments.start, len(fragments)
+        self.encoded = push.encoded
         self.number = push.index
         """Of the push, on the wire."""
         self.open = self.count
@@ -108,6 +109,11 @@ class Part:
         """Some records are on their way."""
         first = fragment - self.first
         self._state[first : first + count] = bytes([ON_ITS_WAY]) * count
+
+    def unsend(self, fragment: int, count: int) -> None:
+        """Records that were to be sent were not: nobody can have heard of them."""
+        first = fragment - self.first
+        self._state[first : first + count] = bytes(count)
 
     def settle(self, fragment: int, count: int) -> int:
         """Mark records as answered; returns how many were open (a resend answers twice)."""
@@ -141,6 +147,11 @@ class Part:
     def is_settled(self, fragment: int) -> bool:
         """Whether the record of a fragment has its definite answer."""
         return self._state[fragment - self.first] == SETTLED
+
+    @property
+    def answered(self) -> int:
+        """Records from the first on that all have their definite answers."""
+        return self.count - len(self._state.lstrip(b"\2"))
 
     @property
     def sent(self) -> int:

@@ -8,12 +8,51 @@ taking part -> over (the job evaluates or is done)   no step counts any more
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import final
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias, final
 
 from pydownpour.errors import ClosedError
 from pydownpour.wire import messages
 from pydownpour.wire.messages import HeartbeatAnswer
+
+Waiter: TypeAlias = "asyncio.Future[None] | concurrent.futures.Future[None]"
+"""Done when what it waits for holds, or nothing more will come."""
+
+
+@final
+class Until:
+    """Something to wait for, from either thread: awaited on the session's loop, or watched there.
+
+    Args:
+        standing: Whose changes may bring it.
+        holds: Whether it is so, asked on the session's loop.
+    """
+
+    __slots__ = ("_holds", "_standing")
+
+    def __init__(self, standing: Standing, holds: Callable[[], bool]) -> None:
+        self._standing, self._holds = standing, holds
+
+    def watch(self, waiter: Waiter) -> None:
+        """Let a waiter be done when it holds; whoever waited then calls ``check``."""
+        self._standing.watch(waiter, self._holds)
+
+    def check(self) -> None:
+        """The wait is over: raise what ended it, if it was not that it holds."""
+        standing = self._standing
+        if not self._holds():
+            standing.check()
+            standing.check_not_done()
+        elif standing.failure is not None:
+            raise standing.failure
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._standing.wait(self._holds).__await__()
+
+    def close(self) -> None:
+        """Nobody will wait."""
 
 
 @final
@@ -37,7 +76,7 @@ class Standing:
         self.has_left = False
         self.job_state: messages.JobStateName = "running"
         self.job_reason = ""
-        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._waiting: dict[Waiter, Callable[[], bool]] = {}
 
     # -- what happens ----------------------------------------------------------------------------
 
@@ -60,10 +99,9 @@ class Standing:
     def changed(self) -> None:
         """Wake those who wait for what now holds, and all if nothing more will come."""
         ended = self.is_ended
-        for waiter in [w for w, until in self._waiting.items() if ended or until()]:
+        for waiter in [w for w, holds in self._waiting.items() if ended or holds()]:
             del self._waiting[waiter]
-            if not waiter.done():
-                waiter.set_result(None)
+            _end(waiter)
 
     # -- how it stands ---------------------------------------------------------------------------
 
@@ -100,6 +138,13 @@ class Standing:
 
     # -- waiting ---------------------------------------------------------------------------------
 
+    def watch(self, waiter: Waiter, holds: Callable[[], bool]) -> None:
+        """Let a waiter be done when something holds, or when nothing more will come."""
+        if self.is_ended or holds():
+            _end(waiter)
+        else:
+            self._waiting[waiter] = holds
+
     async def wait(self, until: Callable[[], bool]) -> None:
         """Wait for a condition; each ``changed`` looks at it again.
 
@@ -129,3 +174,10 @@ class Standing:
             await waiter
         finally:
             self._waiting.pop(waiter, None)
+
+
+def _end(waiter: Waiter) -> None:
+    """Whoever waited in another thread may give it up at any moment."""
+    with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
+        if not waiter.done():
+            waiter.set_result(None)

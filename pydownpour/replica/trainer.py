@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, final
 
-from pydownpour import config, limits
+import numpy as np
+
+from pydownpour import _core, config, limits
 from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient, ParameterError
 from pydownpour.optimizers import local_rate
 from pydownpour.policy import Actions, Policy, from_wire
-from pydownpour.replica.accrual import Accrual, Accrued, Gathered
-from pydownpour.replica.encoder import Encoder
+from pydownpour.replica.accrual import Accrual, Accrued
+from pydownpour.replica.encoded import EncodedPush, Encoder, Found
 from pydownpour.replica.fetcher import NOW, Gate
 from pydownpour.replica.guard import Guard
 from pydownpour.replica.local_copy import LocalCopy
-from pydownpour.replica.portal import Portal
-from pydownpour.replica.pushes import Push
+from pydownpour.replica.memory import PushMemory
+from pydownpour.replica.portal import Portal, Work
+from pydownpour.replica.pushes import Base, Part, Push
 from pydownpour.replica.session import Session
+from pydownpour.replica.standing import Until
 from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
 from pydownpour.wire.messages import Completion, ReplicaStats, UnitEntry
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Coroutine[Any, Any, Any], Any, T]
-"""What one call does: each coroutine it yields runs on the session's loop and is waited for, by
-``await`` or by blocking, and its result is sent back."""
+Steps: TypeAlias = Generator[Work, Any, T]
+"""What one call does: what it yields runs on the session's loop and is waited for, by ``await`` or
+by blocking, and its result is sent back."""
 
 LARGEST: Final = {
     "float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308
@@ -41,8 +46,8 @@ LOSSES_KEPT: Final = 50
 class Trainer:
     """The user's side of a replica: everything that happens in the user's thread.
 
-    Order of one step (Dean et al. 2012, appendix): gather the gradient, accrue it, step locally,
-    push what is accrued if it is time, land a finished fetch, start the next if it is time.
+    Order of one step (Dean et al. 2012, appendix): accrue the gradient, step locally, push what is
+    accrued if it is time, land a finished fetch, start the next if it is time.
 
     Args:
         session: Open.
@@ -69,11 +74,11 @@ class Trainer:
         rate = self.rule.local_rate
         self._rate = local_rate(joined.optimizer) if rate is None else rate
         self.copy = LocalCopy(session.layout, self.rule.land)
-        self.encoder = Encoder(joined, session.layout.len)
-        self.accrual = Accrual(session.layout, self.encoder, session.outbox.released)
-        size = max(1, session.layout.len * 4)
-        fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // size
+        self.accrual = Accrual(session.layout)
+        self.encoder = Encoder(session.layout, joined)
+        fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // self.encoder.size
         self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
+        self.memory = PushMemory(self.encoder, self.in_flight_max)
         self.steps = self.samples = self.units = self.pushes = 0
         self.dropped = self._dropped_in_a_row = 0
         self._unsent = 0
@@ -96,15 +101,16 @@ class Trainer:
         """Give one minibatch's gradient."""
         self.standing.check_training()
         self._check_refusals()
-        self._accrue(gradients, loss, samples)
+        arrays = self._taken(gradients)
+        count = self._note_step(loss, samples)
         view = self.fetcher.view(self.session.coordination.shard_map.epoch)
         actions = self.rule.after_step(self.steps - 1, view)
-        push = self.push() if actions.push else None
         began = self.clock()
+        push = yield from self._give(arrays, count, is_pushed=actions.push)
         if push is not None and actions.wait:
-            yield self.outbox.wait_settled(push.index)
+            yield self.outbox.all_settled(push.index)
         elif push is not None and self.must_wait:
-            yield self.outbox.wait_in_flight(self.in_flight_max)
+            yield self.outbox.in_flight(self.in_flight_max)
         gate = self._gate(actions, push)
         if actions.wait:
             if actions.fetch:
@@ -130,8 +136,8 @@ class Trainer:
 
     def flush(self) -> Steps[None]:
         """Push what is accrued; wait until it is answered and finished units are reported."""
-        self.push()
-        yield self.outbox.wait_settled(self.pushes)
+        yield from self._push()
+        yield self.outbox.all_settled(self.pushes)
         yield self.leases.settle()
 
     def next_unit(self) -> Steps[Unit | None]:
@@ -155,36 +161,62 @@ class Trainer:
 
     # -- gradients -------------------------------------------------------------------------------
 
-    def _accrue(
-        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
-    ) -> None:
-        """Gather, check and accrue one step's gradient, and step locally."""
+    def _taken(self, gradients: Mapping[str, Any]) -> _core.Arrays:
+        """The user's arrays, as they are; copies of those that are our parameters."""
+        arrays = self.encoder.take(gradients)
+        if arrays.overlaps(self.copy.flat):
+            arrays = self.encoder.take({name: np.array(g) for name, g in gradients.items()})
+        return arrays
+
+    def _note_step(self, loss: float | None, samples: int | None) -> int:
+        """Count one more step; returns its samples."""
         unit = self.unit
         if samples is None:
             count = unit.batch_len if unit is not None else 1
         else:
             count = config.whole("step(): samples", samples, least=0)
         self._note_loss(loss, unit)
-        gathered = self.accrual.gather(gradients)
         self.steps += 1
         self.samples += count
-        if gathered.bad:
-            self._drop(gathered)
-            return
+        return count
+
+    def _give(self, arrays: _core.Arrays, samples: int, *, is_pushed: bool) -> Steps[Push | None]:
+        """Push or accrue one step's gradient, and step locally; or drop it.
+
+        One that is pushed at once is encoded from the user's arrays, and nothing is accrued.
+        """
+        unit = self.unit
+        lease = None if unit is None else unit.lease
+        at_once = is_pushed and self.accrual.is_empty
+        if at_once:
+            room, found = yield from self._encode(arrays, self.copy.base)
+            bad, first = found.bad, found.first_bad
+        else:
+            bad, first, _ = arrays.check(self.encoder.fragment_len)
+        if bad:
+            if at_once:
+                self.memory.keep(room, None)
+            self._drop(bad, first)
+            return (yield from self._push()) if is_pushed else None
         self._dropped_in_a_row = 0
         if unit is not None:
             unit.last_push = self.pushes + 1
-        self.accrual.add(gathered, self.copy.base, count, unit.lease if unit is not None else None)
+        if not at_once:
+            self.accrual.add(arrays, self.copy.base, samples, lease)
         if self._rate:
-            self.copy.step(gathered.values, self._rate)
+            self.copy.step(arrays, self._rate)
+        if at_once:
+            leases = () if lease is None else (lease,)
+            return self._post(arrays, Accrued(self.copy.base, samples, 1, leases), room, found)
+        return (yield from self._push()) if is_pushed else None
 
-    def _drop(self, gathered: Gathered) -> None:
+    def _drop(self, bad: int, first: int) -> None:
         """A NaN or Inf is never pushed: the step's gradient is dropped, counted and named."""
         self.dropped += 1
         self._dropped_in_a_row += 1
-        name, index = self.accrual.place(gathered.first)
+        name, index = self.encoder.place(first)
         words = (
-            f"{self._who()}: the gradient holds {gathered.bad} NaN or infinite values, the first "
+            f"{self._who()}: the gradient holds {bad} NaN or infinite values, the first "
             f"in {name!r} at flat index {index}; dropped, nothing was pushed"
         )
         if self._dropped_in_a_row >= limits.NONFINITE_STEPS_MAX:
@@ -193,7 +225,7 @@ class Trainer:
                 "(NONFINITE_STEPS_MAX): the parameters or the data are broken",
                 array=name,
                 index=index,
-                count=gathered.bad,
+                count=bad,
             )
         if self.unit is not None:
             self.unit.failure = self.unit.failure or words
@@ -234,57 +266,116 @@ class Trainer:
 
     # -- push and fetch --------------------------------------------------------------------------
 
-    def push(self) -> Push | None:
+    def _push(self) -> Steps[Push | None]:
         """Hand what is accrued to the outbox; None if there is nothing."""
-        for old in self.outbox.take_not_applied():
-            self.encoder.not_applied(old)
-        accrued = self.accrual.take()
-        if accrued is None:
+        if self.accrual.is_empty:
             return None
-        self.underflowed += accrued.encoded.underflowed
+        arrays = self.encoder.whole(self.accrual.sum)
+        accrued = self.accrual.take()
+        room, found = yield from self._encode(arrays, accrued.base)
+        return self._post(arrays, accrued, room, found)
+
+    def _encode(self, arrays: _core.Arrays, base: Base) -> Steps[tuple[EncodedPush, Found]]:
+        """Encode the next push, into memory that an earlier one may still be leaving."""
+        for old in self.outbox.take_not_applied():
+            self.encoder.not_applied(old.encoded, old.refused_fragments)
+        room, before = self.memory.take()
+        if before is not None and self.encoder.residual is not None:
+            # What the next one takes of the residual is taken, or given back, as a whole.
+            yield self.outbox.all_settled(before.index)
+            room, before = self.memory.fresh() if before.refused else room, None
+
+        def encode(found: Found, first: int, count: int) -> None:
+            found.add(
+                self.encoder.encode(
+                    arrays,
+                    room,
+                    push=self.pushes + 1,
+                    base=base.versions,
+                    first=first,
+                    count=count,
+                )
+            )
+
+        found = Found()
+        if before is not None:
+            try:
+                yield from self._encode_behind(before, functools.partial(encode, found))
+            except BaseException:
+                self.memory.keep(room, before)
+                raise
+            if not before.refused:
+                return room, found
+            # A connection may still be reading what was refused.
+            room, found = self.memory.fresh(), Found()
+        if self.encoder.residual is not None:
+            found.bad, found.first_bad, _ = arrays.check(self.encoder.fragment_len)
+        if not found.bad:
+            encode(found, 0, self.encoder.fragments)
+        return room, found
+
+    def _encode_behind(self, before: Push, encode: Callable[[int, int], None]) -> Steps[None]:
+        """Encode each fragment when the push before, in the same memory, has its answer for it."""
+        done: dict[Part, int] = {}
+
+        def more() -> bool:
+            parts = before.parts
+            return before.is_settled or any(part.answered > done.get(part, 0) for part in parts)
+
+        while sum(done.values()) < self.encoder.fragments and not before.refused:
+            yield Until(self.standing, more)
+            for part in before.parts:
+                first, answered = done.get(part, 0), part.answered
+                if answered > first and not before.refused:
+                    encode(part.first + first, answered - first)
+                    done[part] = answered
+
+    def _post(
+        self, arrays: _core.Arrays, accrued: Accrued, room: EncodedPush, found: Found
+    ) -> Push:
+        self.underflowed += found.underflowed
         self.pushes += 1
         push = Push(
             index=self.pushes,
-            values=accrued.values,
-            data=accrued.encoded.data,
+            encoded=room,
             base=accrued.base,
             clock=self.steps,
             samples=accrued.samples,
-            norm=accrued.encoded.norm,
+            norm=found.norm,
             leases=accrued.leases,
-            cuts=accrued.encoded.cuts,
         )
         most = self.session.joined.max_norm
-        if accrued.encoded.bad:
-            push.reason = self._cannot_be_sent(accrued)
-        elif most is not None and accrued.encoded.norm > most:
-            push.reason = self._too_large(accrued, most)
-            if push.cuts is not None:
-                push.refused_fragments += range(len(push.cuts) - 1)
+        if found.bad or found.overflowed:
+            push.reason = self._cannot_be_sent(arrays, accrued, found)
+        elif most is not None and found.norm > most:
+            push.reason = self._too_large(accrued, found, most)
+            self.encoder.not_applied(room, range(room.fragments))
+        self.memory.keep(room, None if push.reason else push)
         self.portal.post(self.outbox.push, push)
         return push
 
-    def _cannot_be_sent(self, accrued: Accrued) -> str:
+    def _cannot_be_sent(self, arrays: _core.Arrays, accrued: Accrued, found: Found) -> str:
         """A sum of finite gradients that is not finite as it would travel: dropped, and why."""
-        encoded, wire = accrued.encoded, self.encoder.words
-        self.overflowed += encoded.bad
-        name, index = self.accrual.place(encoded.first)
+        wire, count = self.encoder.words, found.bad + found.overflowed
+        self.overflowed += count
+        first = found.first_bad if found.bad else found.first_overflowed
+        name, index = self.encoder.place(first)
         return self._not_sent(
             accrued,
-            f"{encoded.bad} values of {_the_gradient(accrued)} are too large for the "
+            f"{count} values of {_the_gradient(accrued)} are too large for the "
             f"{wire} they travel as, the first in {name!r} at flat index {index}: "
-            f"{accrued.values[encoded.first]:g}"
+            f"{arrays.value(first):g}"
             + (f", the largest possible is {LARGEST[wire]:g}" if wire in LARGEST else "")
             + "; nothing was pushed. Choose "
             + self.encoder.wider
             + "a smaller learning rate",
         )
 
-    def _too_large(self, accrued: Accrued, most: float) -> str:
+    def _too_large(self, accrued: Accrued, found: Found, most: float) -> str:
         """A push that the shards would refuse is not sent to them: dropped, and why."""
         return self._not_sent(
             accrued,
-            f"{_the_gradient(accrued)} has an L2 norm of {accrued.encoded.norm:.6g}, above the "
+            f"{_the_gradient(accrued)} has an L2 norm of {found.norm:.6g}, above the "
             f"job's max_norm of {most:g}; dropped, nothing was pushed. Scale or clip it before "
             "step(), or choose a larger max_norm",
         )

@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -57,15 +57,18 @@ class Run:
 
     Attributes:
         announcement: The PUSH frame that goes ahead.
-        batches: Their headers and payloads, alternating, a batch at a time.
-        count: Records.
-        size: Bytes of their frames, the announcement not counted.
+        frames: Those of the records.
+        count: How many they are.
     """
 
     announcement: bytes
-    batches: Callable[[], Iterator[list[Any]]]
+    frames: memoryview
     count: int
-    size: int
+
+    def batches(self) -> Iterator[memoryview]:
+        """The frames a batch at a time: between two of them there are other things to do."""
+        for start in range(0, len(self.frames), limits.WRITE_BATCH_SIZE):
+            yield self.frames[start : start + limits.WRITE_BATCH_SIZE]
 
 
 class Transport(Protocol):
@@ -97,6 +100,9 @@ class Transport(Protocol):
 
     def abort(self, error: PeerLost) -> None:
         """Give the connection up; whoever uses it sees the error."""
+
+    def push_at_once(self, run: Run) -> bool:
+        """Write records now, if they are few and nothing is in their way; False: use ``push``."""
 
     async def push(self, run: Run) -> bool:
         """Send records. False: something on the way has no room for so many; send them again."""
@@ -233,6 +239,13 @@ class StreamTransport(StreamProtocol):
         """As :meth:`Transport.records_max`."""
         return RECORDS_MAX
 
+    def push_at_once(self, run: Run) -> bool:
+        """In one write, if it is a single batch."""
+        if len(run.frames) > limits.WRITE_BATCH_SIZE or not self.is_writable or not self.is_open:
+            return False
+        self.write_many([run.announcement, run.frames])
+        return True
+
     async def push(self, run: Run) -> bool:
         """Write batch by batch, as fast as the peer takes it."""
         self.check()
@@ -240,7 +253,7 @@ class StreamTransport(StreamProtocol):
         # that wakes the shard for nothing.
         ahead: list[Any] = [run.announcement]
         for batch in run.batches():
-            self.write_many([*ahead, *batch])
+            self.write_many([*ahead, batch])
             ahead.clear()
             if not self.is_writable:
                 await self.wait_writable()
@@ -306,9 +319,13 @@ class PostTransport:
         """What moves in a fair time."""
         return self._pieces.count
 
+    def push_at_once(self, run: Run) -> bool:
+        """A request has to be waited for."""
+        return False
+
     async def push(self, run: Run) -> bool:
         """One request; its answer settles the records."""
-        size = len(run.announcement) + run.size
+        size = len(run.announcement) + len(run.frames)
         clock = asyncio.get_running_loop().time
         began = clock()
         # Whoever stands between may have taken all of it, and pass it on as slowly as a link may
@@ -317,7 +334,7 @@ class PostTransport:
         try:
             body = await self._client.exchange(
                 "/v1/push",
-                itertools.chain([run.announcement], itertools.chain.from_iterable(run.batches())),
+                itertools.chain([run.announcement], run.batches()),
                 self._headers,
                 size=size,
                 size_max=limits.POST_FRAMES_SIZE_MAX,

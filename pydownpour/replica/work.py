@@ -187,7 +187,7 @@ class Leases:
 
     async def _report(self) -> None:
         while self._finished:
-            await self._outbox.wait_settled(self._finished[0][0])
+            await self._outbox.all_settled(self._finished[0][0])
             await self._tell()
 
     async def _tell(self) -> None:

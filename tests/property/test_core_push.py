@@ -195,5 +195,5 @@ def test_a_codec_s_frames_decode_to_the_gradient_but_for_the_residual() -> None:
     says = arrays.encode(
         room, first=0, count=count, versions=versions, codec=codec, residual=residual, **more
     )
-    assert (says.bad, says.first_bad) == (1, 90)
+    assert (says.overflowed, says.first_overflowed) == (1, 90)
     np.testing.assert_allclose(residual, before, rtol=1e-5, atol=1e-6)

@@ -24,9 +24,10 @@ from msgspec import inspect
 from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, RemoteProtocolError
 from pydownpour.job import Work
-from pydownpour.layout import ShardEntry, raw
+from pydownpour.layout import ShardEntry
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
+from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Base, Push
 from pydownpour.shard.state import Shard
@@ -353,9 +354,8 @@ async def hear(listed: list[bytes]) -> Link:
         versions=np.zeros(-(-LENGTH // FRAGMENT_LEN), np.uint64),
         rng=random.Random(0),
     )
-    values = np.zeros(LENGTH, np.float32)
-    base = Base(link.versions, (0,))
-    link.push(Push(1, values, raw(values), base, 1, 1, 0.0, open_parts=1))
+    encoded = EncodedPush(64 * len(link.fragments) + 4 * LENGTH, 64 + 4 * FRAGMENT_LEN, 1)
+    link.push(Push(1, encoded, Base(link.versions, (0,)), 1, 1, 0.0, open_parts=1))
     for part in link.queue:
         part.send(part.first, part.count)
     for data in listed:

@@ -27,8 +27,9 @@ from pydownpour.coordinator.recorder import Recorder
 from pydownpour.coordinator.units import Recorded
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Decision, HardSync, PushInfo, hard_sync
-from pydownpour.replica.encoder import Encoder
+from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.link import Link
+from pydownpour.replica.memory import PushMemory
 from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Part
 from pydownpour.replica.session import Session
@@ -115,6 +116,32 @@ def no_resend(patch: Patch) -> None:
     patch.setattr(Part, "rewind", lambda self: None)
 
 
+FRAGMENT_FIELDS: Final = (
+    "kind", "codec", "dtype", "replica", "incarnation", "fragment", "version", "payload"
+)  # fmt: skip
+
+
+def renumber(encoded: EncodedPush, number: int) -> EncodedPush:
+    """The same records of another push."""
+    data = b""
+    for frame in _core.scan_frames(encoded.memory):
+        names = (
+            "kind",
+            "codec",
+            "dtype",
+            "replica",
+            "incarnation",
+            "fragment",
+            "version",
+            "payload",
+        )
+        fields = {name: getattr(frame, name) for name in names}
+        data += _core.encode_frame(**fields, seq=number)
+    copy = EncodedPush(len(data), encoded.stride, encoded.fragments)
+    copy.memory[:] = memoryview(data)
+    return copy
+
+
 def resend_under_new_numbers(patch: Patch) -> None:
     """Pushes of which nothing was answered get numbers that no push has."""
     open_transport = Link._open_transport
@@ -124,6 +151,7 @@ def resend_under_new_numbers(patch: Patch) -> None:
         for part in self.queue:
             if part.open == part.count and part.sent:
                 part.number = next(fresh)
+                part.encoded = renumber(part.encoded, part.number)
         return open_transport(self)
 
     patch.setattr(Link, "_open_transport", renumbered)
@@ -131,6 +159,7 @@ def resend_under_new_numbers(patch: Patch) -> None:
 
 def no_push_window(patch: Patch) -> None:
     patch.setattr(Trainer, "must_wait", property(lambda self: False))
+    patch.setattr(PushMemory, "take", lambda self: (self.fresh(), None))
 
 
 def unit_counted_twice(patch: Patch) -> None:
@@ -372,8 +401,8 @@ def what_a_codec_leaves_is_dropped(patch: Patch) -> None:
     """Quantised, and no more."""
     encode = Encoder.encode
 
-    def forgetful(self: Encoder, values: Any, norm: float | None) -> Any:
-        encoded = encode(self, values, norm)
+    def forgetful(self: Encoder, *arguments: Any, **named: Any) -> Any:
+        encoded = encode(self, *arguments, **named)
         if self.residual is not None:
             self.residual[:] = 0
         return encoded
@@ -385,9 +414,9 @@ def what_was_sent_stays_in_the_residual(patch: Patch) -> None:
     """It goes again with the next push."""
     encode = Encoder.encode
 
-    def repeating(self: Encoder, values: Any, norm: float | None) -> Any:
+    def repeating(self: Encoder, *arguments: Any, **named: Any) -> Any:
         before = None if self.residual is None else self.residual.copy()
-        encoded = encode(self, values, norm)
+        encoded = encode(self, *arguments, **named)
         if self.residual is not None:
             self.residual[:] = before
         return encoded

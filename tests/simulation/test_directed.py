@@ -16,6 +16,7 @@ from pydownpour.sim.faults.plans import FaultPlan
 from pydownpour.sim.machines.host import LinkModel
 from pydownpour.sim.machines.process import SimProcess
 from pydownpour.sim.network.transport import SimTransport
+from pydownpour.sim.world import swarm
 from pydownpour.sim.world.settings import Settings
 from pydownpour.sim.world.world import World
 from pydownpour.wire.messages import Heartbeat
@@ -210,3 +211,11 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(at: float
     world.loop.at(at + 5 * limits.JOIN_PATIENCE_S, resume)
     assert world.run().checks.violations == []
     assert (len(processes), world.restarts, world.ends) == (5, 0, [])
+
+
+@pytest.mark.parametrize("plan", ["reset", "slow", "swarm"])
+def test_one_push_s_memory_is_enough(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next push is encoded where the last one has its answers; what has none stays as it is."""
+    monkeypatch.setattr(limits, "PUSH_SPARE_SIZE_MAX", 0)
+    for seed in range(3):
+        assert swarm.world(seed, plan).run().checks.violations == []

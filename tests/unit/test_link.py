@@ -7,9 +7,9 @@ import random
 import numpy as np
 
 from pydownpour import _core
-from pydownpour.layout import raw
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
+from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Base, Push
 from pydownpour.wire import frames
@@ -38,9 +38,15 @@ def make_link() -> Link:
 
 def push(link: Link, number: int) -> Push:
     """Queue one, and say that it is on its way."""
-    values = np.arange(LENGTH, dtype=np.float32)
+    arrays = _core.Gather([(LENGTH,)]).plain([np.arange(LENGTH, dtype=np.float32)])
+    assert arrays is not None
     base = Base(np.arange(10, 17, dtype=np.uint64), (0,))
-    one = Push(number, values, raw(values), base, 1, 1, 0.0, open_parts=1)
+    encoded = EncodedPush(7 * 64 + 4 * LENGTH, 64 + 4 * FRAGMENT_LEN, 7)
+    _ = arrays.encode(
+        encoded.memory, dtype=1, fragment_len=FRAGMENT_LEN, first=0, count=7, replica=1,
+        incarnation=1, push=number, versions=base.versions,
+    )  # fmt: skip
+    one = Push(number, encoded, base, 1, 1, 0.0, open_parts=1)
     link.push(one)
     part = link.queue[-1]
     part.send(part.first, part.count)
@@ -48,7 +54,7 @@ def push(link: Link, number: int) -> Push:
 
 
 def ack(link: Link, number: int, fragment: int, count: int) -> None:
-    payload = frames.RECEIPT.pack(count, 0)
+    payload = frames.RECEIPT.pack(count, 0, 0, 0, 0)
     data = _core.encode_frame(
         kind=Kind.ACK, seq=number, fragment=fragment, count=count, payload=payload
     )
@@ -60,15 +66,13 @@ async def test_a_run_carries_the_layout_s_fragments_and_their_base_versions() ->
     link = make_link()
     push(link, 7)
     run = link._run(link.queue[0], 3, 2)
-    data = run.announcement + b"".join(
-        bytes(memoryview(piece)) for batch in run.batches() for piece in batch
-    )
+    data = run.announcement + b"".join(map(bytes, run.batches()))
     announced, *records = _core.scan_frames(data)
     assert (announced.seq, announced.fragment, announced.count) == (7, 3, 2)
     assert [(one.seq, one.fragment, one.version) for one in records] == [(7, 3, 13), (7, 4, 14)]
     sent = np.frombuffer(b"".join(one.payload for one in records), np.float32)
     np.testing.assert_array_equal(sent, np.arange(48, 80))
-    assert run.size == sum(64 + len(one.payload) for one in records)
+    assert len(run.frames) == sum(64 + len(one.payload) for one in records)
 
 
 async def test_first_open_passes_what_has_all_of_its_answers_and_no_push_before_it() -> None:

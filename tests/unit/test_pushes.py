@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.pushes import Base, Part, Push
 
 
 def make_part(count: int) -> Part:
     """A push's records at a shard that owns the fragments from 11 on."""
-    push = Push(1, np.zeros(4, np.float32), memoryview(b""), Base(rounds=(4,)), 1, 1, 0.0)
+    push = Push(1, EncodedPush(64, 64, 1), Base(rounds=(4,)), 1, 1, 0.0)
     return Part(push, range(11, 11 + count))
 
 

@@ -15,7 +15,6 @@ after a fetch it waited for hold everything that was acknowledged to anybody bef
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from pydownpour import _core
 from pydownpour.codecs import Int8, compiled
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
@@ -226,20 +226,22 @@ class Oracle:
         self._open[one] = None
 
     def _received(self, push: Push, length: int) -> NDArray[np.float32]:
-        """What a shard makes of a push's bytes."""
-        if self._codec is None or push.cuts is None:
-            return push.values
-        received = np.empty_like(push.values)
-        for i, (start, stop) in enumerate(itertools.pairwise(push.cuts)):
-            self._codec.decode(push.data[start:stop], received[i * length : (i + 1) * length])
+        """What a shard makes of a push's bytes, which are of float32 or a codec's."""
+        frames, codec = _core.scan_frames(push.encoded.memory), self._codec
+        if codec is None:
+            return np.concatenate([np.frombuffer(frame.payload, np.float32) for frame in frames])
+        received = np.empty(len(self.low), np.float32)
+        pieces = np.split(received, range(length, len(received), length))
+        for frame in frames:
+            codec.decode(frame.payload, pieces[frame.fragment])
         return received
 
     def _check_residual(self, life: Life, push: Push, amounts: NDArray[np.float32]) -> None:
         """What a replica keeps is what it was given and has not sent, to the bit."""
-        residual = life.trainer.encoder.residual
-        if residual is None:
+        residual, gradient = life.trainer.encoder.residual, push.encoded.gradient
+        if residual is None or gradient is None:
             return
-        life.residual = life.residual + (push.values + amounts)
+        life.residual = life.residual + (gradient + amounts)
         if life.trainer.pushes == push.index and not np.array_equal(residual, life.residual):
             e = int(np.flatnonzero(residual != life.residual)[0])
             self.wrong.append(

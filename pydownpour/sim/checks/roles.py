@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core, limits
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.replica.link import BATCH_RECORDS
 from pydownpour.shard.state import Shard
 from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.oracle import Life
+
+BATCH_FRAGMENTS: Final = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
+"""Fragments of the usual length that a fetch is answered with at once; of shorter ones as many."""
 
 
 @final
@@ -195,7 +197,7 @@ class BuffersWithinBounds(Check):
     def look(self) -> Iterator[str]:
         """Look at each stream's write buffer."""
         fragment = max((s.assigned.fragment_len * 4 + 64 for s in self.shards()), default=0)
-        batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_RECORDS * fragment)
+        batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_FRAGMENTS * fragment)
         most = limits.WRITE_HIGH_WATER + batch + limits.ANSWERS_SIZE_MAX
         for process in self.world.processes.alive:
             for transport in self.world.network.ends_of(process):

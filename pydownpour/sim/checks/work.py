@@ -27,8 +27,7 @@ class ParametersCountPushes(Check):
     def pushed(self, life: Life, push: Push) -> None:
         """Book it."""
         if self.watched.oracle is not None:
-            parts = [link.queue[-1] for link in life.trainer.session.links]
-            self.watched.oracle.pushed(life, push, parts)
+            self.watched.oracle.pushed(life, push, push.parts)
 
     def look(self) -> Iterator[str]:
         """Compare each shard with the books."""

@@ -18,10 +18,10 @@ import dataclasses
 import queue
 import random
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
-from pydownpour.replica.portal import Portal
+from pydownpour.replica.portal import Portal, Work
 from pydownpour.replica.replica import BlockingReplica, Replica
 from pydownpour.sim.compute.cost import ComputeModel, charged_samples
 
@@ -40,7 +40,7 @@ UNWIND_S: Final = 5.0
 class _Wish:
     """What the function wants of the loop."""
 
-    work: Coroutine[Any, Any, Any] | None = None
+    work: Work | None = None
     """To be awaited."""
     call: Callable[[], object] | None = None
     """To be called."""
@@ -81,11 +81,11 @@ class ThreadHandoff(Portal):
         """Call it on the loop's thread, now."""
         self._ask(_Wish(call=lambda: function(*arguments)))
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let the loop run until the coroutine has a result."""
-        return cast(T, self._ask(_Wish(work=work)))
+    def call(self, work: Work) -> Any:
+        """Let the loop run until it has a result."""
+        return self._ask(_Wish(work=work))
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def start(self, work: Work) -> Awaitable[Any]:
         """For what still runs on the loop: just await it."""
         return work
 

@@ -136,6 +136,18 @@ impl Arrays {
         self.overlaps_output(&target)
     }
 
+    /// One element as f32; None if there is no such.
+    fn value(&self, py: Python<'_>, index: usize) -> PyResult<Option<f32>> {
+        enter(py, 0, || {
+            let mut value = [0.0];
+            if index >= self.len {
+                return Ok(None);
+            }
+            self.sources()?.read(Level::best(), index, &mut value);
+            Ok(Some(value[0]))
+        })
+    }
+
     /// Look at all elements as f32: (non-finite ones, index of the first or -1, sum of squares).
     fn check(&self, py: Python<'_>, fragment_len: usize) -> PyResult<(usize, i64, f64)> {
         enter(py, self.size(), || {

@@ -39,7 +39,7 @@ pub type Residual<'a> = &'a mut [f32];
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Encoded {
     /// Elements of the arrays that are NaN or infinite as f32, and the sum of squares of those that
-    /// are finite *as they travel*.
+    /// are finite *as they travel*; with a codec, as they arrive.
     pub gradient: Check,
     /// Elements that were finite and are not as they travel.
     pub overflowed: usize,
@@ -247,10 +247,14 @@ fn encoded(
 ) -> bool {
     let Piece { level, arrays, start, scratch } = piece;
     arrays.read(level, start, scratch);
-    let looked = kernel::check(level, Gradient::F32(scratch));
-    found.gradient.add(start, looked);
     match codec.encode(scratch, residual, payload) {
-        Ok(_) => true,
+        Ok(_) => {
+            // How long it is where it arrives.
+            let decoded = codec.decode(payload, scratch);
+            let looked = kernel::check(level, Gradient::F32(scratch));
+            found.gradient.add(start, looked);
+            decoded.is_ok()
+        }
         Err(codec::CodecError::NonFinite { count, first_index, .. }) => {
             found.overflowed += count;
             found.overflowed_first = Some(start + first_index);
