@@ -10,6 +10,7 @@ import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 import pytest
 import trustme
@@ -19,13 +20,12 @@ from pydownpour import limits
 from pydownpour.coordinator.places import Places
 from pydownpour.coordinator.service import serve_coordinator
 from pydownpour.errors import ConfigError, DownpourError
-from pydownpour.layout import ShardEntry
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind, Tls
 from pydownpour.net.client import Client
 from pydownpour.net.server import Call, Route, Server
 from pydownpour.shard.service import serve_shard
-from pydownpour.wire.messages import HeartbeatAnswer, ShardAssigned, ShardHello, Status
+from pydownpour.wire.messages import HeartbeatAnswer, ShardAssigned, ShardHello, ShardMap, Status
 from tests.chaos.processes import ByHand, Command
 from tests.e2e.stage import Stage, ones
 
@@ -242,15 +242,13 @@ async def test_a_replica_that_came_by_https_sends_no_token_to_a_plain_address(
     eavesdropper = await asyncio.start_server(listen, "127.0.0.1", 0)
     plain = f"http://127.0.0.1:{eavesdropper.sockets[0].getsockname()[1]}"
 
-    def rerouted(self: Places) -> list[ShardEntry]:
-        return [
-            ShardEntry(index=place.index, url=plain, start=place.start, len=place.len)
-            for place in self
-        ]
+    def rerouted(self: Places) -> ShardMap:
+        entries = [msgspec.structs.replace(entry, url=plain) for entry in self.entries]
+        return ShardMap(epoch=self.epoch, entries=entries, fragments=1)
 
     async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
         with monkeypatch.context() as patch:
-            patch.setattr(Places, "entries", property(rerouted))
+            patch.setattr(Places, "shard_map", property(rerouted))
             with pytest.raises(ConfigError, match="token would travel in the clear"):
                 async with dp.join(stage.url, token=TOKEN, ca=certificates.ca):
                     pass
