@@ -168,6 +168,9 @@ class Limits:
     answers_size_max: int = 4 * KIB
     """Bytes of acknowledgements a replica may leave unread before its pushes are not read either:
     50 of them, more than all its open pushes have."""
+    answers_held_max: int = 64
+    """Answers of one connection that wait for a shard's journal before its pushes are not read
+    either: more than all open pushes of a replica of ours have."""
     http_line_size_max: int = 8 * KIB
     """Bytes of a request line or of one header, as most servers allow."""
     http_header_count_max: int = 64
@@ -435,6 +438,7 @@ WRITE_BATCH_SIZE: Final = DEFAULT.write_batch_size
 WRITE_HIGH_WATER: Final = DEFAULT.write_high_water
 READER_HIGH_WATER: Final = DEFAULT.reader_high_water
 ANSWERS_SIZE_MAX: Final = DEFAULT.answers_size_max
+ANSWERS_HELD_MAX: Final = DEFAULT.answers_held_max
 HTTP_LINE_SIZE_MAX: Final = DEFAULT.http_line_size_max
 HTTP_HEADER_COUNT_MAX: Final = DEFAULT.http_header_count_max
 HTTP_HEADERS_SIZE_MAX: Final = DEFAULT.http_headers_size_max

@@ -32,9 +32,10 @@ from pydownpour.net.retry import patiently
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
 from pydownpour.policy import UsersPolicy
 from pydownpour.shard.filling import Filling
+from pydownpour.shard.gate import AckGate
 from pydownpour.shard.handover import Giving, TakingOver
 from pydownpour.shard.state import Shard
-from pydownpour.shard.stream import Conversation, ShardStream, fetch_batches
+from pydownpour.shard.stream import PushHandler, ShardStream, fetch_batches
 from pydownpour.wire import frames, messages
 from pydownpour.wire.messages import (
     Contents,
@@ -146,8 +147,10 @@ async def run_shard(
 class ShardService:
     """Routes of one shard, and its heartbeats."""
 
-    def __init__(self, access: Access, policy: UsersPolicy | None = None) -> None:
-        self._access, self._policy = access, policy
+    def __init__(
+        self, access: Access, policy: UsersPolicy | None = None, gate: AckGate | None = None
+    ) -> None:
+        self._access, self._policy, self._gate = access, policy, gate
         self._shard: Shard | None = None
         self.on_load: Callable[[Shard], object] = lambda shard: None
         """An observer: called with the state of a shard that is about to load. Checks count on
@@ -196,7 +199,7 @@ class ShardService:
         A coordinator that is away, or a connection that breaks on the way, is tried again, and what
         has come is kept.
         """
-        shard = Shard(assigned, self._policy)
+        shard = Shard(assigned, self._policy, self._gate)
         self.on_load(shard)
         filling = Filling(shard.store)
         headers = {messages.HEADER_SECRET: assigned.secret}
@@ -350,40 +353,41 @@ class ShardService:
 
     async def _push(self, call: Call) -> bytes:
         shard = self._serving()
-        talk = Conversation(shard, *self._identity(shard, call))
+        handler = PushHandler(shard, *self._identity(shard, call))
         try:
-            body = bytes(await self._converse(talk, call))
+            body = bytes(await self._converse(handler, call))
         finally:
-            talk.close()
+            handler.close()
+        await shard.gate.reached(handler.lsn)
         shard.bytes_sent += len(body)
         return body
 
-    async def _converse(self, talk: Conversation, call: Call) -> bytearray:
-        inlet, scratch = talk.inlet, memoryview(talk.inlet)
+    async def _converse(self, handler: PushHandler, call: Call) -> bytearray:
+        inlet, scratch = handler.inlet, memoryview(handler.inlet)
         answers = bytearray()
         assert call.chunks is not None
         async for chunk in call.chunks:
-            talk.shard.bytes_received += len(chunk)
+            handler.shard.bytes_received += len(chunk)
             rest = memoryview(chunk)
             while rest:
                 start, stop = inlet.window()
                 n = min(stop - start, len(rest))
                 scratch[start : start + n] = rest[:n]
                 rest = rest[n:]
-                await self._settle(talk, n, answers)
+                await self._settle(handler, n, answers)
         return answers
 
-    async def _settle(self, talk: Conversation, n: int, answers: bytearray) -> None:
+    async def _settle(self, handler: PushHandler, n: int, answers: bytearray) -> None:
         """Answer what n bytes in the inlet's window complete, in as many turns as it takes."""
         while True:
-            while not talk.share.take(n):
-                await talk.share.turns.another()
-            talk.shard.check_serving()
-            event = talk.inlet.advance(n)
+            while not handler.share.take(n):
+                await handler.share.turns.another()
+            handler.shard.check_serving()
+            event = handler.inlet.advance(n)
             if event is None:
                 return
             n = 0
-            answers += talk.answer(event) or b""
+            answers += handler.answer(event) or b""
             if len(answers) > limits.POST_ANSWERS_SIZE_MAX:
                 raise RemoteProtocolError(
                     f"the answers to this request take more than {limits.POST_ANSWERS_SIZE_MAX} "

@@ -21,6 +21,7 @@ from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Refuse, UsersPolicy, from_wire
+from pydownpour.shard.gate import AckGate
 from pydownpour.shard.rounds import Rounds
 from pydownpour.shard.turns import Turns
 from pydownpour.states import State, Table
@@ -138,13 +139,21 @@ class Shard:
     Args:
         assigned: What the coordinator said.
         policy: Gives the class of the job file's own policy, if the job has one.
+        gate: With the journal that records go to; None: they are in memory alone.
 
     Statistics:
         ``statistics()`` is a snapshot of all counters; totals since the process started.
     """
 
-    def __init__(self, assigned: ShardAssigned, policy: UsersPolicy | None = None) -> None:
+    def __init__(
+        self,
+        assigned: ShardAssigned,
+        policy: UsersPolicy | None = None,
+        gate: AckGate | None = None,
+    ) -> None:
         self.assigned = assigned
+        self.gate = gate or AckGate()
+        """Holds acknowledgements until what they name is durable."""
         self.keeper = Keeper.from_text(assigned.key)
         """Checks the secrets of replicas."""
         self.ids_version = 0
@@ -160,6 +169,7 @@ class Shard:
             max_norm=assigned.max_norm,
             accumulates=rule.combines,
             codec=codec,
+            journal=self.gate.journal,
         )
         self.rounds = Rounds(rule, self.store)
         """What the policy says here, and who waits for it."""
@@ -428,11 +438,18 @@ class Shard:
         if code is Code.FULL:
             memory = self.store.memory()
             return (
-                f"{where}: no block free to apply it to; {memory['pinned']} bytes of old ones are "
-                f"still read, {self.store.kept} stripes by unsent answers to {len(self.streams)} "
-                "replicas and other readers"
+                f"{where}: no block free to apply it to, or no room in the journal; "
+                f"{memory['pinned']} bytes of old blocks are still read, "
+                f"{self.store.kept} stripes by unsent answers to {len(self.streams)} "
+                f"replicas and other readers{self._journal_words()}"
             )
         return f"{where}: refused ({code.name.lower()}); nothing was applied"
+
+    def _journal_words(self) -> str:
+        gate = self.gate
+        if gate.journal is None:
+            return ""
+        return f"; the journal has LSN {gate.journal.last_lsn}, {gate.durable_lsn} is {gate.level}"
 
     def count_settled(self, settled: _core.Settled, push: PushTally) -> None:
         """Book acknowledged records; ``push`` gathers one push's."""

@@ -36,10 +36,10 @@ FETCHES_QUEUED_MAX = 8
 
 
 @final
-class Conversation:
-    """What a shard says to one replica: events of the core in, answer bytes out.
+class PushHandler:
+    """What a shard answers to one replica's pushes: events of the core in, answer bytes out.
 
-    The same conversation is held over a stream and over POST and GET.
+    The same over a stream and over POST.
     """
 
     def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
@@ -47,6 +47,8 @@ class Conversation:
         self._inlet: _core.ShardInlet | None = None
         self.share = Share(shard.turns)
         self.tally = PushTally()
+        self.lsn = 0
+        """The latest that an answer named."""
         self.postponed: PushInfo | None = None
         """The first push that the policy has turned down and nobody has asked for again."""
 
@@ -89,6 +91,8 @@ class Conversation:
         """
         if isinstance(event, _core.Settled):
             self.shard.count_settled(event, self.tally)
+            if event.count:
+                self.lsn = max(self.lsn, event.lsn)
             return frames.ack(
                 event,
                 replica=self.replica,
@@ -167,7 +171,7 @@ class ShardStream(Stream):
     def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
         super().__init__()
         self._shard = shard
-        self._talk = Conversation(shard, replica, incarnation)
+        self._handler = PushHandler(shard, replica, incarnation)
         self._fetches: deque[_Asked] = deque()
         self._sending: _Fetch | None = None
         self._scheduled: asyncio.Handle | None = None
@@ -186,12 +190,16 @@ class ShardStream(Stream):
         """Runs while an answer waits for others: when it says for whom."""
         self._has_arrived = self._has_answered = False
         """Since the last report."""
+        self._held: deque[tuple[int, bytes]] = deque()
+        """Answers that the gate holds, each with the LSN it waits for, and all behind them."""
+        self._hold: asyncio.TimerHandle | None = None
+        """Runs while there are some: when it says what they wait for."""
         self._watch: Watch | None = None
         self.high_water = min(limits.READER_HIGH_WATER, limits.WRITE_HIGH_WATER)
 
     def opened(self) -> None:
         """Become the replica's one stream; an older one is half dead and goes."""
-        replica = self._talk.replica
+        replica = self._handler.replica
         older = self._shard.streams.get(replica)
         self._shard.streams[replica] = self
         if older is not None:
@@ -212,14 +220,14 @@ class ShardStream(Stream):
         )
 
     def _end(self, why: str) -> None:
-        words = f"replica {self._talk.replica} {why}"
+        words = f"replica {self._handler.replica} {why}"
         log.info("%s; its connection is closed", words)
         self.drop(PeerLost(words))
 
     def get_buffer(self, sizehint: int) -> Any:
         """The core's scratch, from where the last bytes ended."""
         try:
-            inlet = self._talk.inlet
+            inlet = self._handler.inlet
         except LimitExceeded as error:
             self._full = error
             return bytearray(1)  # never empty; what lands there is thrown away
@@ -238,9 +246,9 @@ class ShardStream(Stream):
     def _advance(self, n: int) -> None:
         """As far as this turn of the loop has room for it."""
         self._shard.check_serving()
-        inlet, share = self._talk.inlet, self._talk.share
+        inlet, share = self._handler.inlet, self._handler.share
         self._unfed = None
-        while share.take(n):
+        while len(self._held) <= limits.ANSWERS_HELD_MAX and share.take(n):
             event = inlet.advance(n)
             if event is None:
                 self._read_or_wait()
@@ -249,7 +257,8 @@ class ShardStream(Stream):
             self._handle(event)
         self._unfed = n
         self._read_or_wait()
-        share.turns.later(self._catch_up)
+        if len(self._held) <= limits.ANSWERS_HELD_MAX:
+            share.turns.later(self._catch_up)
 
     def _catch_up(self) -> None:
         if self.is_open and self._unfed is not None:
@@ -268,12 +277,12 @@ class ShardStream(Stream):
     @property
     def is_resting(self) -> bool:
         """No memory is reserved for it."""
-        return self._talk.is_resting
+        return self._handler.is_resting
 
     def rest(self) -> None:
         """Give memory back, if nothing is under way: whoever sends next reserves it anew."""
         if self._unfed is None:
-            self._talk.rest()
+            self._handler.rest()
 
     def _listen(self) -> None:
         """Look for life: silence is asked about, and no answer is the end."""
@@ -296,7 +305,7 @@ class ShardStream(Stream):
         self._report = None
         if not self._has_arrived:
             return
-        settled = self._talk.settled()
+        settled = self._handler.settled()
         if settled is not None and (settled.count or not self._has_answered):
             self._answer(settled)
         self._has_arrived = self._has_answered = False
@@ -309,11 +318,14 @@ class ShardStream(Stream):
             self._answer(event)
 
     def _answer(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
-        answer = self._talk.answer(event)
+        answer = self._handler.answer(event)
         if answer is not None:
             self._has_answered = True
-            self._reply(answer)
-        if self._talk.postponed is not None:
+            if self._held or self._handler.lsn > self._shard.gate.durable_lsn:
+                self._hold_back(answer)
+            else:
+                self._reply(answer)
+        if self._handler.postponed is not None:
             self._wait_for_others()
 
     def _reply(self, frame: bytes) -> None:
@@ -321,6 +333,38 @@ class ShardStream(Stream):
         self.write(frame)
         if not self.is_writable:
             self._owed += len(frame)
+
+    # -- answers that wait for the journal -------------------------------------------------------
+
+    def _hold_back(self, answer: bytes) -> None:
+        """Answers keep their order: whatever comes behind one that is held is held, too."""
+        self._held.append((self._handler.lsn, answer))
+        self._shard.gate.waiting[self] = self._release
+        if self._hold is None:
+            self._hold = self._loop.call_later(limits.ACK_EVERY_S, self._say_what_holds)
+
+    def _release(self) -> None:
+        gate, held = self._shard.gate, self._held
+        while held and held[0][0] <= gate.durable_lsn:
+            self._reply(held.popleft()[1])
+        if not held:
+            self._hold_no_more()
+        if self._unfed is not None and len(held) <= limits.ANSWERS_HELD_MAX:
+            self._handler.share.turns.later(self._catch_up)
+
+    def _hold_no_more(self) -> None:
+        self._shard.gate.waiting.pop(self, None)
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+
+    def _say_what_holds(self) -> None:
+        """Bytes that say so also show the replica that somebody is there."""
+        self._hold = None
+        if self._held and self.is_open:
+            words = self._shard.gate.words(self._held[0][0])
+            self._reply(frames.view(self._shard.rounds.shown, words=words))
+            self._hold = self._loop.call_later(limits.ACK_EVERY_S, self._say_what_holds)
 
     def _control(self, frame: _core.Frame) -> None:
         if frame.kind == Kind.FETCH:
@@ -391,7 +435,7 @@ class ShardStream(Stream):
             self.guarded(self._look_again, 0)
 
     def _look_again(self, _: int) -> None:
-        if self._talk.may_come_now():
+        if self._handler.may_come_now():
             self._reply(frames.view(self._shard.rounds.shown, send_again=True))
         self._send_more()
         if not self._for_whom():
@@ -407,7 +451,7 @@ class ShardStream(Stream):
         """For whom the first of its answers waits; "" if none does."""
         if self._sending is None and self._fetches:
             return self._fetches[0].waits_for(self._shard)
-        push = self._talk.postponed
+        push = self._handler.postponed
         decision = self._shard.rounds.decide(push) if push is not None else None
         return decision.whom if isinstance(decision, NotYet) else ""
 
@@ -421,6 +465,8 @@ class ShardStream(Stream):
     def lost(self, error: BaseException | None) -> None:
         """Hand the counts to the shard."""
         self._wait_no_more()
+        self._hold_no_more()
+        self._held.clear()
         for timer in (self._scheduled, self._report, self._silence):
             if timer is not None:
                 timer.cancel()
@@ -428,12 +474,12 @@ class ShardStream(Stream):
             self._watch.stop()
         self._fetches.clear()
         self._sending = None
-        self._talk.close()
+        self._handler.close()
         shard = self._shard
         shard.bytes_received += self.bytes_received
         shard.bytes_sent += self.bytes_sent
-        if shard.streams.get(self._talk.replica) is self:
-            del shard.streams[self._talk.replica]
+        if shard.streams.get(self._handler.replica) is self:
+            del shard.streams[self._handler.replica]
 
 
 @final

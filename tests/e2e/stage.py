@@ -20,7 +20,8 @@ from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.policy import Policy
 from pydownpour.replica.run import run_replica
-from pydownpour.shard.service import serve_shard
+from pydownpour.shard.gate import AckGate
+from pydownpour.shard.service import ShardService, run_shard, serve_shard
 from pydownpour.testing import FaultProxy
 from pydownpour.wire.messages import Status
 
@@ -36,10 +37,11 @@ class Stage:
         shards: int = 2,
         access: Access | None = None,
         before_shards: Callable[[str], FaultProxy] | None = None,
+        gate: AckGate | None = None,
     ) -> None:
         self.job, self.folder, self.shards = job, folder, shards
         self.access = access or Access()
-        self.before_shards = before_shards
+        self.before_shards, self.gate = before_shards, gate
         self.report: dict[str, Any] = {}
         self.url = ""
         self._replicas = 0
@@ -83,13 +85,13 @@ class Stage:
             return type(self.job.policy)
 
         if self.before_shards is None:
-            await serve_shard(
+            await run_shard(
+                ShardService(self.access, policy, self.gate),
                 coordinator=self.url,
                 bind=Bind(),
                 access=self.access,
                 index=index,
                 announce=lambda url: None,
-                policy=policy,
                 ticket=ticket,
             )
             return

@@ -31,7 +31,7 @@ from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Base, Push
 from pydownpour.shard.state import Shard
-from pydownpour.shard.stream import Conversation
+from pydownpour.shard.stream import PushHandler
 from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import Kind
 from pydownpour.wire.messages import (
@@ -259,8 +259,8 @@ def make_shard() -> Shard:
 
 def say(shard: Shard, replica: int, data: bytes) -> tuple[bytes, int]:
     """Hold a conversation; (the answers, turns of its loop). It may end by an error of ours."""
-    talk = Conversation(shard, replica, 1)
-    inlet, answers, turns = talk.inlet, b"", 0
+    handler = PushHandler(shard, replica, 1)
+    inlet, answers, turns = handler.inlet, b"", 0
     scratch = memoryview(inlet)
     try:
         while data:
@@ -271,12 +271,12 @@ def say(shard: Shard, replica: int, data: bytes) -> tuple[bytes, int]:
             while event is not None:
                 turns += 1
                 if not isinstance(event, _core.Frame) or event.kind == Kind.PUSH:
-                    answers += talk.answer(event) or b""
+                    answers += handler.answer(event) or b""
                 event = inlet.advance(0)
     except RemoteProtocolError as error:
         check_words(error, 400)
     finally:
-        talk.close()
+        handler.close()
     return answers, turns
 
 

@@ -394,7 +394,7 @@ def nobody_waits_for_the_round(patch: Patch) -> None:
 
 def nobody_is_asked_again(patch: Patch) -> None:
     """What was turned down stays where it is."""
-    patch.setattr(stream.Conversation, "may_come_now", lambda self: False)
+    patch.setattr(stream.PushHandler, "may_come_now", lambda self: False)
 
 
 def what_a_codec_leaves_is_dropped(patch: Patch) -> None:

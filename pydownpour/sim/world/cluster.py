@@ -24,6 +24,7 @@ from pydownpour.net.access import Access, Bind
 from pydownpour.replica import failure
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
+from pydownpour.shard.gate import AckGate
 from pydownpour.shard.service import ShardService, run_shard
 from pydownpour.shard.state import Shard
 from pydownpour.sim.compute.cost import ChargedReplica
@@ -84,6 +85,8 @@ class Cluster:
         self.coordinator: CoordinatorService | None = None
         self.shard_services: dict[int, list[ShardService]] = {}
         """By index: of every process that was to serve the shard, the youngest last."""
+        self.gate_of: Callable[[int], AckGate | None] = lambda index: None
+        """What holds a shard's acknowledgements; None: its own choice."""
         self.replicas: dict[SimProcess, Replica] = {}
         """The live replicas' faces, by process."""
         self.report: dict[str, Any] = {}
@@ -178,7 +181,7 @@ class Cluster:
         self, index: int, name: str, ticket: str = ""
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         async def main() -> None:
-            service = ShardService(ACCESS, lambda: type(self.job.policy))
+            service = ShardService(ACCESS, lambda: type(self.job.policy), self.gate_of(index))
             service.on_load = self.audience.shard_loaded
             self.shard_services.setdefault(index, []).append(service)
             await run_shard(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from pydownpour import limits
 from pydownpour.codecs import Int8
 from pydownpour.policy import Downpour, HardSync, Policy
+from pydownpour.sim.checks.base import Check
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.compute.cost import ComputeModel
@@ -49,8 +51,17 @@ EARLY_BACKUPS: Final = (("BACKUP_MIN_S", 0.3), ("BACKUP_BLIND_S", 2.0))
 """Units are lent twice while a fault lasts."""
 
 
-def world(seed: int, name: str, trace: Trace | None = None, policy: Policy | None = None) -> World:
-    """The world of a seed under a plan, not yet run; with another policy than the drawn one."""
+def world(
+    seed: int,
+    name: str,
+    trace: Trace | None = None,
+    policy: Policy | None = None,
+    checks: Sequence[type[Check]] = (),
+) -> World:
+    """The world of a seed under a plan, not yet run.
+
+    ``policy``: another than the drawn one. ``checks``: more of them.
+    """
     rng = random.Random(f"{seed}/shape")
     replicas, pushes = rng.randint(2, 4), rng.randint(20, 30)
     faults = fault_plan(name)
@@ -78,7 +89,7 @@ def world(seed: int, name: str, trace: Trace | None = None, policy: Policy | Non
         codec=Int8(block=16) if with_codec else None,
     )
     settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
-    return World(oracle.job, settings, trace, oracle=oracle)
+    return World(oracle.job, settings, trace, oracle=oracle, checks=checks)
 
 
 def counted(
