@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from pydownpour._core import __version__
     from pydownpour.codecs import Int8
     from pydownpour.job import Job, Work
+    from pydownpour.limits import Limits
     from pydownpour.optimizers import (
         FASGD,
         SGD,
@@ -108,6 +109,7 @@ _HOMES = {
     "HardSync": "policy",
     "Int8": "codecs",
     "Job": "job",
+    "Limits": "limits",
     "LinearScaling": "optimizers",
     "LinkModel": "sim.machines.host",
     "Momentum": "optimizers",
@@ -155,6 +157,7 @@ __all__ = [
     "JobFailed",
     "LayoutMismatch",
     "LimitExceeded",
+    "Limits",
     "LinearScaling",
     "LinkModel",
     "LocalProtocolError",

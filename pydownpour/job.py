@@ -17,6 +17,7 @@ The services never import this module: they are handed the object (``train``, ``
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -153,7 +154,7 @@ class Job:
         codec: How gradients are encoded on their way, for example ``dp.Int8()``: a quarter of the
             bytes. None: they travel as they are. It encodes float32 and has a wire dtype of its
             own, so it goes with the default one only.
-        on_error: What becomes of the job when ``limits.UNIT_FAILURES_MAX`` tries at one unit of
+        on_error: What becomes of the job when ``Limits.unit_failures_max`` tries at one unit of
             its work have failed, wherever it was lent: the replica function raised, or a gradient
             was dropped as NaN or too large, or refused by a shard.
             "stop": it ends as failed, its parameters are kept. "skip": the unit is set aside and
@@ -225,6 +226,12 @@ class Job:
     def forget_parameters(self) -> None:
         """Let the initial values go: their memory is free if nobody else has them."""
         self._parameters = None
+
+    def without_evaluation(self) -> Job:
+        """The same job, and nobody judges its parameters."""
+        unjudged = copy.copy(self)
+        unjudged._evaluation = None
+        return unjudged
 
     def replica(self, function: F) -> F:
         """Decorator: this function trains. It gets a Replica and is returned unchanged.

@@ -302,10 +302,16 @@ def fragments_of(start: int, length: int, fragment_len: int) -> range:
     return range(start // fragment_len, -(-(start + length) // fragment_len))
 
 
-def partition(length: int, shards: int, *, fragment_len: int | None = None) -> Partition:
+def partition(
+    length: int,
+    shards: int,
+    *,
+    fragment_len: int | None = None,
+    fragment_size: int = limits.DEFAULT.fragment_size,
+) -> Partition:
     """Cut ``length`` elements into ``shards`` runs of whole fragments, as equal as these allow.
 
-    Fragments have ``limits.FRAGMENT_SIZE`` bytes of float32, and less (halved until it fits) for
+    Fragments have ``fragment_size`` bytes of float32, and less (halved until it fits) for
     small models, so that each shard has at least ``limits.FRAGMENTS_PER_SHARD_WANTED`` and the
     largest stays within 1.25x of the mean. A job that goes on with other shards keeps its
     ``fragment_len``, for that is part of every record's identity.
@@ -318,7 +324,7 @@ def partition(length: int, shards: int, *, fragment_len: int | None = None) -> P
     if shards > limits.SHARDS_MAX:
         raise ConfigError(f"shards={shards} must be at most {limits.SHARDS_MAX} (SHARDS_MAX)")
     if fragment_len is None:
-        fragment_len = limits.FRAGMENT_SIZE // 4
+        fragment_len = fragment_size // 4
         wanted = shards * limits.FRAGMENTS_PER_SHARD_WANTED
         while fragment_len > limits.FRAGMENT_LEN_MIN and (-(-length // fragment_len) < wanted):
             fragment_len //= 2

@@ -89,8 +89,6 @@ LEASES_TOLD_MAX: Final = 1024
 SNAPSHOT_COPIES_MAX: Final = 2
 """Whole parameter copies that readers may keep; what they want beyond is copied for them, one
 fragment at a time, so that updates always find a block."""
-REPLICAS_MAX: Final = 65_536
-"""Replicas in one job at a time: a shard then remembers some 15 MB of them between their pushes."""
 ID_RANGES_MAX: Final = 1024
 """Ranges of known ids that shards are told; more are joined, which only keeps some for longer."""
 LAYOUT_ARRAYS_MAX: Final = 100_000
@@ -101,9 +99,6 @@ LAYOUT_SIZE_MAX: Final = 64 * MIB
 # -- work ------------------------------------------------------------------------------------------
 UNITS_MAX: Final = 16_000_000
 """Work units in one pass: a bitmap of 2 MB for each open pass. Make units larger beyond."""
-LEASES_PER_REPLICA_MAX: Final = 1024
-"""Units one replica may hold: as many as a policy may accrue over before it pushes. Beyond, what
-is accrued is pushed, whatever the policy says."""
 BACKUP_FACTOR: Final = 8.0
 """A unit held so many times longer than usual is lent once more, to a replica with nothing to do.
 Uneven replicas differ by less, and a copy too many costs one unit's gradients twice."""
@@ -212,9 +207,13 @@ class Limits:
     """Those of one connection, so that one peer is not the whole turn."""
     in_flight_size_max: int = 256 * MIB
     """Bytes a shard reserves for bodies being received, over all connections."""
+    replicas_max: int = 65_536
+    """Replicas in one job at a time: a shard then remembers some 15 MB of them between pushes."""
     replicas_gone_max: int = 256
     """Replicas that left or died and still have a row of their own; of older ones only sums are
     kept, and shards forget what they pushed."""
+    id_ranges_max: int = ID_RANGES_MAX
+    """Ranges of known ids that a coordinator tells shards: at most what the wire allows."""
     replica_gone_s: float = 120.0
     """How long one that is gone is kept at least: a dead one may come back, and by then its own
     patience with the coordinator has ended twice."""
@@ -222,6 +221,9 @@ class Limits:
     # -- work --------------------------------------------------------------------------------------
     leases_asked_max: int = 4
     """Units lent for one request: enough to ask ahead, too few to hoard."""
+    leases_per_replica_max: int = 1024
+    """Units one replica may hold: as many as a policy may accrue over before it pushes. Beyond,
+    what is accrued is pushed, whatever the policy says."""
     completions_max: int = 16
     """Units reported at once; the ledger remembers so many answers, should they have to be
     repeated."""
@@ -428,123 +430,10 @@ class Limits:
 DEFAULT: Final = Limits()
 """What holds unless another is handed in."""
 
-# -- still read as constants, until the rooms that do are handed a value ---------------------------
-FRAGMENT_SIZE: Final = DEFAULT.fragment_size
-ACK_EVERY_FRAGMENTS: Final = DEFAULT.ack_every_fragments
-ACK_EVERY_S: Final = DEFAULT.ack_every_s
-PUSHES_IN_FLIGHT_SIZE_MAX: Final = DEFAULT.pushes_in_flight_size_max
-NONFINITE_STEPS_MAX: Final = DEFAULT.nonfinite_steps_max
-WRITE_BATCH_SIZE: Final = DEFAULT.write_batch_size
-WRITE_HIGH_WATER: Final = DEFAULT.write_high_water
-READER_HIGH_WATER: Final = DEFAULT.reader_high_water
-ANSWERS_SIZE_MAX: Final = DEFAULT.answers_size_max
-ANSWERS_HELD_MAX: Final = DEFAULT.answers_held_max
-HTTP_LINE_SIZE_MAX: Final = DEFAULT.http_line_size_max
-HTTP_HEADER_COUNT_MAX: Final = DEFAULT.http_header_count_max
-HTTP_HEADERS_SIZE_MAX: Final = DEFAULT.http_headers_size_max
-HTTP_SLICE_SIZE: Final = DEFAULT.http_slice_size
-POST_PIECE_SIZE_MAX: Final = DEFAULT.post_piece_size_max
-PIECE_S: Final = DEFAULT.piece_s
-POST_ANSWERS_SIZE_MAX: Final = DEFAULT.post_answers_size_max
-CONNECTIONS_MAX: Final = DEFAULT.connections_max
-DESCRIPTORS_WANTED: Final = DEFAULT.descriptors_wanted
-DESCRIPTORS_RESERVED: Final = DEFAULT.descriptors_reserved
-STRANGERS_MAX: Final = DEFAULT.strangers_max
-STRANGERS_PER_ADDRESS_MAX: Final = DEFAULT.strangers_per_address_max
-BODIES_SIZE_MAX: Final = DEFAULT.bodies_size_max
-TURN_EVENTS_MAX: Final = DEFAULT.turn_events_max
-STREAM_EVENTS_MAX: Final = DEFAULT.stream_events_max
-IN_FLIGHT_SIZE_MAX: Final = DEFAULT.in_flight_size_max
-REPLICAS_GONE_MAX: Final = DEFAULT.replicas_gone_max
-REPLICA_GONE_S: Final = DEFAULT.replica_gone_s
-LEASES_ASKED_MAX: Final = DEFAULT.leases_asked_max
-COMPLETIONS_MAX: Final = DEFAULT.completions_max
-UNIT_FAILURES_MAX: Final = DEFAULT.unit_failures_max
-UNITS_ASIDE_IN_A_ROW_MAX: Final = DEFAULT.units_aside_in_a_row_max
-UNITS_ASIDE_TOLD_MAX: Final = DEFAULT.units_aside_told_max
-BACKUP_MIN_S: Final = DEFAULT.backup_min_s
-BACKUP_BLIND_S: Final = DEFAULT.backup_blind_s
-HOLD_TIMES_KEPT: Final = DEFAULT.hold_times_kept
-HOLD_TIMES_MIN: Final = DEFAULT.hold_times_min
-LEASE_S: Final = DEFAULT.lease_s
-LEASE_RETRY_S: Final = DEFAULT.lease_retry_s
-LEASE_ASKS_PER_S_MAX: Final = DEFAULT.lease_asks_per_s_max
-PASSES_OPEN_MAX: Final = DEFAULT.passes_open_max
-TLS_HANDSHAKE_TIMEOUT_S: Final = DEFAULT.tls_handshake_timeout_s
-HEADER_TIMEOUT_S: Final = DEFAULT.header_timeout_s
-KEEPALIVE_S: Final = DEFAULT.keepalive_s
-BODY_WINDOW_SIZE_MIN: Final = DEFAULT.body_window_size_min
-BODY_WINDOW_S: Final = DEFAULT.body_window_s
-LINGER_S: Final = DEFAULT.linger_s
-CONNECT_TIMEOUT_S: Final = DEFAULT.connect_timeout_s
-REQUEST_TIMEOUT_S: Final = DEFAULT.request_timeout_s
-ACK_TIMEOUT_S: Final = DEFAULT.ack_timeout_s
-LINK_RATE_MIN: Final = DEFAULT.link_rate_min
-STREAM_SILENCE_S: Final = DEFAULT.stream_silence_s
-READER_BATCH_S: Final = DEFAULT.reader_batch_s
-READER_WINDOW_S: Final = DEFAULT.reader_window_s
-READER_SIZE_MIN: Final = DEFAULT.reader_size_min
-HEARTBEAT_S: Final = DEFAULT.heartbeat_s
-HEARTBEAT_TIMEOUT_S: Final = DEFAULT.heartbeat_timeout_s
-DEAF_S: Final = DEFAULT.deaf_s
-SUSPECT_S: Final = DEFAULT.suspect_s
-DEAD_S: Final = DEFAULT.dead_s
-SWEEP_S: Final = DEFAULT.sweep_s
-SHARD_PATIENCE_S: Final = DEFAULT.shard_patience_s
-SHARD_REFUSED_S: Final = DEFAULT.shard_refused_s
-HEARSAY_S: Final = DEFAULT.hearsay_s
-STALL_S: Final = DEFAULT.stall_s
-MASS_SILENCE_S: Final = DEFAULT.mass_silence_s
-QUIET_S: Final = DEFAULT.quiet_s
-LEAVE_PATIENCE_S: Final = DEFAULT.leave_patience_s
-EVALUATION_PATIENCE_S: Final = DEFAULT.evaluation_patience_s
-STOP_PATIENCE_S: Final = DEFAULT.stop_patience_s
-STOP_EVALUATION_S: Final = DEFAULT.stop_evaluation_s
-NOTICE_S: Final = DEFAULT.notice_s
-STATS_TIMEOUT_S: Final = DEFAULT.stats_timeout_s
-RECONNECTS_MAX: Final = DEFAULT.reconnects_max
-BACKOFF_MIN_S: Final = DEFAULT.backoff_min_s
-BACKOFF_MAX_S: Final = DEFAULT.backoff_max_s
-HANDOVER_SILENCE_S: Final = DEFAULT.handover_silence_s
-HANDOVER_LINGER_S: Final = DEFAULT.handover_linger_s
-JOIN_PATIENCE_S: Final = DEFAULT.join_patience_s
-WAIT_TOLD_S: Final = DEFAULT.wait_told_s
-WAIT_TOLD_MAX_S: Final = DEFAULT.wait_told_max_s
-COORDINATOR_REFUSED_S: Final = DEFAULT.coordinator_refused_s
-FINISHED_REFUSED_S: Final = DEFAULT.finished_refused_s
-LOAD_TOLD_S: Final = DEFAULT.load_told_s
-RESTARTS_MAX: Final = DEFAULT.restarts_max
-RESTART_WINDOW_S: Final = DEFAULT.restart_window_s
-RESTART_BACKOFF_S: Final = DEFAULT.restart_backoff_s
-RESTART_BACKOFF_MAX_S: Final = DEFAULT.restart_backoff_max_s
-RESTART_STABLE_S: Final = DEFAULT.restart_stable_s
-RESTART_SAME_FAILURE_MAX: Final = DEFAULT.restart_same_failure_max
-LOG_SIZE_MAX: Final = DEFAULT.log_size_max
-LOG_LOOK_S: Final = DEFAULT.log_look_s
-LOG_TAIL_LINES: Final = DEFAULT.log_tail_lines
-CHANNEL_LINE_SIZE_MAX: Final = DEFAULT.channel_line_size_max
-STATUS_POLL_S: Final = DEFAULT.status_poll_s
-SHUTDOWN_S: Final = DEFAULT.shutdown_s
-SIGNALS_ONE_S: Final = DEFAULT.signals_one_s
-EVALUATIONS_MAX: Final = DEFAULT.evaluations_max
-EVALUATION_NUMBERS_MAX: Final = DEFAULT.evaluation_numbers_max
-EVALUATION_ERRORS_MAX: Final = DEFAULT.evaluation_errors_max
-REPORT_ROWS_MAX: Final = DEFAULT.report_rows_max
-REFUSERS_KEPT_MAX: Final = DEFAULT.refusers_kept_max
-WRITE_TOLD_SIZE: Final = DEFAULT.write_told_size
-PRINT_BURST: Final = DEFAULT.print_burst
-PRINT_LINES_PER_S: Final = DEFAULT.print_lines_per_s
-PRINT_LINE_LEN_MAX: Final = DEFAULT.print_line_len_max
-EVENTS_SIZE_MAX: Final = DEFAULT.events_size_max
-EVENTS_QUEUED_MAX: Final = DEFAULT.events_queued_max
-NOISE_S: Final = DEFAULT.noise_s
-NOISE_ADDRESSES_MAX: Final = DEFAULT.noise_addresses_max
-NOISE_LINE_LEN_MAX: Final = DEFAULT.noise_line_len_max
-
 assert PAYLOAD_SIZE_MAX >= DEFAULT.fragment_size
 assert PUSHES_IN_FLIGHT_MAX * 4 <= PUSHES_OPEN_MAX
 assert (
-    DEFAULT.replicas_gone_max < REPLICAS_MAX
+    DEFAULT.replicas_gone_max < DEFAULT.replicas_max
     and DEFAULT.replica_gone_s >= 2 * DEFAULT.join_patience_s
 )
 assert DEFAULT.reader_size_min / DEFAULT.reader_window_s < DEFAULT.link_rate_min / 32
@@ -560,7 +449,7 @@ assert DEFAULT.in_flight_size_max >= 1024 // 8 * PAYLOAD_SIZE_MAX // 4
 assert DEFAULT.stream_events_max < DEFAULT.turn_events_max
 assert DEFAULT.strangers_per_address_max < DEFAULT.strangers_max < DEFAULT.connections_max
 assert DEFAULT.http_line_size_max < DEFAULT.http_headers_size_max
-assert LEASES_PER_REPLICA_MAX <= LEASES_TOLD_MAX
+assert DEFAULT.leases_per_replica_max <= LEASES_TOLD_MAX
 assert DEFAULT.completions_max <= LEASES_TOLD_MAX
 assert DEFAULT.stall_s > 2 * DEFAULT.sweep_s
 assert DEFAULT.dead_s < DEFAULT.shard_refused_s < DEFAULT.shard_patience_s < DEFAULT.hearsay_s

@@ -65,11 +65,11 @@ def _sweep(rule: Part, gradient: Flat, size: int) -> Callable[[], Awaitable[floa
     store = _core.Shard(
         len=len(gradient),
         stripe_len=limits.STRIPE_LEN_MAX,
-        fragment_len=limits.FRAGMENT_SIZE // 4,
+        fragment_len=limits.DEFAULT.fragment_size // 4,
         optimizer=_core.Optimizer(rule.parts()),
     )
     store.load(0, np.ones(len(gradient), np.float32))
-    data, step = raw(gradient), limits.FRAGMENT_SIZE
+    data, step = raw(gradient), limits.DEFAULT.fragment_size
     parts = [data[i * step : (i + 1) * step] for i in range(store.fragments)]
 
     async def measure() -> float:

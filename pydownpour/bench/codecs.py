@@ -46,7 +46,7 @@ void decode(const float *restrict scales, const signed char *restrict codes, flo
         for (int i = 0; i < 256; i++) d[256 * b + i] = codes[256 * b + i] * scales[b];
 }
 """
-FRAGMENT_LEN = limits.FRAGMENT_SIZE // 4
+FRAGMENT_LEN = limits.DEFAULT.fragment_size // 4
 Loop = Callable[[int], None]
 """Works on the fragment that begins at an element."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -112,8 +113,8 @@ def _data() -> Rows:
 def _limits() -> Rows:
     from pydownpour import limits
 
-    for name, value in vars(limits).items():
-        if name.isupper() and isinstance(value, (int, float)) and name not in ("KIB", "MIB"):
+    for name, value in (vars(limits) | dataclasses.asdict(limits.DEFAULT)).items():
+        if isinstance(value, (int, float)) and name not in ("KIB", "MIB"):
             yield name, f"{value:,}"
 
 

@@ -4,7 +4,7 @@ Pure: told when each signal came, answers what to do. A Ctrl-C whose key bounces
 both from the terminal and from a supervisor, is one request.
 
     first                                   stop, in order
-    within SIGNALS_ONE_S of the last        the same request
+    within signals_one_s of the last        the same request
     second                                  say what is still being written
     third and later                         at once, whatever is lost
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT
 
 Meaning: TypeAlias = Literal["stop", "same", "remind", "kill"]
 
@@ -29,7 +29,7 @@ class Interrupts:
     def decide(self, now: float) -> Meaning:
         """What the signal that came now means."""
         last_at, self._last_at = self._last_at, now
-        if last_at is not None and now - last_at < limits.SIGNALS_ONE_S:
+        if last_at is not None and now - last_at < DEFAULT.signals_one_s:
             return "same"
         self._count += 1
         return {1: "stop", 2: "remind"}.get(self._count, "kill")  # type: ignore[return-value]

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from pydownpour import limits
 from pydownpour.cli.failures import Interrupted
 from pydownpour.cli.interrupts import Interrupts
 from pydownpour.engines.base import EXIT_INTERRUPTED
+from pydownpour.limits import DEFAULT
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def run(
 
     Args:
         work: Makes the coroutine.
-        hard: End the process ``limits.SHUTDOWN_S`` after the first signal even if a thread of the
+        hard: End the process ``shutdown_s`` after the first signal even if a thread of the
             user's holds on. False where something has to be written first, or processes reaped:
             then only the third signal does that, and cancels again.
         remind: Says at the second signal what is still going on.
@@ -132,7 +132,7 @@ def pause_here() -> None:
 
 
 def _end_later() -> None:
-    timer = threading.Timer(limits.SHUTDOWN_S, _end)
+    timer = threading.Timer(DEFAULT.shutdown_s, _end)
     timer.daemon = True
     timer.start()
 

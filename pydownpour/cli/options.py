@@ -12,6 +12,7 @@ import click
 
 from pydownpour.engines.local import TOKEN_VARIABLE
 from pydownpour.errors import ConfigError
+from pydownpour.limits import DEFAULT, Limits
 
 if TYPE_CHECKING:
     from pydownpour.net.access import Access
@@ -123,6 +124,36 @@ _ACCESS = (
     click.option("--allow-host", multiple=True, metavar="NAME",
                  help="Answer to this name too: the Host that a reverse proxy passes on."),
 )  # fmt: skip
+
+
+def limit_option(command: F) -> F:
+    """``--limit NAME=VALUE``; the command gets the whole as one ``limits`` argument."""
+    return click.option(
+        "--limit", "limits", multiple=True, metavar="NAME=VALUE", callback=_limits,
+        help="Another limit than usual, e.g. shard_patience_s=60; `pydownpour doctor` lists them.",
+    )(command)  # fmt: skip
+
+
+def _limits(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Limits:
+    kinds = {name: type(value) for name, value in dataclasses.asdict(DEFAULT).items()}
+    own: dict[str, Any] = {}
+    for words in given:
+        name, _, value = words.partition("=")
+        if name not in kinds:
+            raise click.BadParameter(f"there is no limit {name!r}; `pydownpour doctor` lists them")
+        try:
+            own[name] = kinds[name](value)
+        except ValueError:
+            what = "a whole number" if kinds[name] is int else "a number"
+            raise click.BadParameter(f"{words!r}: {name} must be {what}") from None
+    return Limits(**own)
+
+
+def forwarded_limits(limits: Limits) -> tuple[str, ...]:
+    """The options that make another process's limits these."""
+    values = dataclasses.asdict(limits)
+    own = {name: value for name, value in values.items() if value != getattr(DEFAULT, name)}
+    return tuple(word for name, value in own.items() for word in ("--limit", f"{name}={value}"))
 
 
 def bind_option(default: str = "127.0.0.1:0") -> Callable[[F], F]:

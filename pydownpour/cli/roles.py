@@ -21,9 +21,10 @@ import msgspec
 
 from pydownpour.cli import loop
 from pydownpour.cli.failures import Failure, Interrupted, check_kept, in_words, tell_engine
-from pydownpour.cli.options import AccessOptions, access_options, bind_option
+from pydownpour.cli.options import AccessOptions, access_options, bind_option, limit_option
 from pydownpour.engines.base import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, OWNER_VARIABLE
 from pydownpour.engines.child import Channel, adopt
+from pydownpour.limits import Limits
 from pydownpour.net import process
 from pydownpour.replica import failure
 
@@ -56,10 +57,12 @@ RoleBody = Callable[[Channel | None], Coroutine[Any, Any, Any]]
     default=None,
     help="For events, parameters and report.  [default: a new one in runs/]",
 )
+@limit_option
 @access_options
 @in_words
 def coordinator(
-    file: str, shards: int, replicas: int, bind: str, run_folder: str | None, access: AccessOptions
+    file: str, shards: int, replicas: int, bind: str, run_folder: str | None, limits: Limits,
+    access: AccessOptions,
 ) -> None:  # fmt: skip
     """Start the coordinator of a job: membership, work, evaluation, report.
 
@@ -113,6 +116,7 @@ def coordinator(
             expected_replicas=replicas,
             random=random.SystemRandom(),
             loaded=job.forget_parameters,
+            limits=limits,
         )
 
     channel = adopt()
@@ -150,6 +154,7 @@ def coordinator(
     metavar="FILE[:JOB]",
     help="The job file; looked at only if the job's policy is a class of its own.",
 )
+@limit_option
 @access_options
 @in_words
 def shard(
@@ -158,6 +163,7 @@ def shard(
     index: int | None,
     advertise: str | None,
     file: str | None,
+    limits: Limits,
     access: AccessOptions,
 ) -> None:
     """Start a shard: it owns a part of the parameters and applies gradients to it.
@@ -190,6 +196,7 @@ def shard(
             announce=lambda url: _announce(channel, "shard", url, ""),
             advertise=advertise,
             policy=None if file is None else policy,
+            limits=limits,
         )
 
     _run(adopt(), serve)
@@ -199,9 +206,10 @@ def shard(
 @click.argument("file", metavar="FILE[:JOB]")
 @click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
 @click.option("--name", default="", metavar="NAME", help="Shown in displays and reports.")
+@limit_option
 @access_options
 @in_words
-def replica(file: str, coordinator: str, name: str, access: AccessOptions) -> None:
+def replica(file: str, coordinator: str, name: str, limits: Limits, access: AccessOptions) -> None:
     """Start a replica: it trains with its own copy of the parameters.
 
     Start as many as you like, whenever you like; they join and leave while the job runs. One that
@@ -224,7 +232,9 @@ def replica(file: str, coordinator: str, name: str, access: AccessOptions) -> No
         job = load_job(file)
         job.train  # noqa: B018  no function to run is said before anybody is asked
         skips = job.on_error == "skip"
-        await run_replica(job, coordinator=coordinator, access=reach, name=name, owner=owner)
+        await run_replica(
+            job, coordinator=coordinator, access=reach, name=name, owner=owner, limits=limits
+        )
         if channel is not None:
             channel.emit({"event": "finished"})
 

@@ -12,10 +12,17 @@ import msgspec
 from pydownpour import engines
 from pydownpour.cli import loop
 from pydownpour.cli.failures import Interrupted, check_kept, in_words
-from pydownpour.cli.options import AccessOptions, access_options, bind_option
+from pydownpour.cli.options import (
+    AccessOptions,
+    access_options,
+    bind_option,
+    forwarded_limits,
+    limit_option,
+)
 from pydownpour.cli.summary import print_summary
 from pydownpour.engines import Engine, LocalEngine, Plan, engine_named, streams
 from pydownpour.errors import DownpourError
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.storage.rundir import PARAMETERS, REPORT
 
 
@@ -58,11 +65,12 @@ from pydownpour.storage.rundir import PARAMETERS, REPORT
     help="For logs, events, parameters and report.  [default: a new one in runs/]",
 )
 @bind_option()
+@limit_option
 @access_options
 @in_words
 def run(
     file: str, shards: int, replicas: int, engine: str, as_json: bool, run_folder: str | None,
-    bind: str, access: AccessOptions,
+    bind: str, limits: Limits, access: AccessOptions,
 ) -> None:  # fmt: skip
     """Run a job file on this machine: a coordinator, N shards and N replicas.
 
@@ -84,8 +92,9 @@ def run(
     To join by hand:
       pydownpour replica digits.py --coordinator URL --token-file runs/digits-.../token
     """
-    plan = Plan(file, shards, replicas, _path(run_folder), bind, access.forwarded())
-    _run(plan, engine_named(engine), access, as_json)
+    options = (*access.forwarded(), *forwarded_limits(limits))
+    plan = Plan(file, shards, replicas, _path(run_folder), bind, options)
+    _run(plan, engine_named(engine), access, as_json, limits)
 
 
 @click.command()
@@ -135,7 +144,13 @@ def _path(folder: str | None) -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def _run(plan: Plan, engine: Engine, options: AccessOptions, as_json: bool) -> None:
+def _run(
+    plan: Plan,
+    engine: Engine,
+    options: AccessOptions,
+    as_json: bool,
+    limits: Limits = DEFAULT,
+) -> None:
     from pydownpour.cli.display import Detached, make_display
 
     out = sys.stderr if as_json else sys.stdout
@@ -157,7 +172,12 @@ def _run(plan: Plan, engine: Engine, options: AccessOptions, as_json: bool) -> N
         with Detached(make_display(out)) as display:
             report = loop.run(
                 lambda: engines.run(
-                    plan, engine, access=access, observer=display, on_folder=on_folder
+                    plan,
+                    engine,
+                    access=access,
+                    observer=display,
+                    on_folder=on_folder,
+                    limits=limits,
                 ),
                 hard=False,
                 remind=lambda: display.event("stop", STILL_WRITING),

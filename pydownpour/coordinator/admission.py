@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pydownpour import limits
 from pydownpour.codecs import Entry
 from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.places import Place
 from pydownpour.errors import AuthError, ConfigError, LayoutMismatch
 from pydownpour.layout import Partition
+from pydownpour.limits import Limits
 from pydownpour.net.access import check_not_plain
 from pydownpour.policy import is_ours
 from pydownpour.wire import messages
@@ -126,7 +126,9 @@ def check_url(url: str, *, tls: bool) -> None:
         check_not_plain("https://", url, "the shard")
 
 
-def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) -> ShardAssigned:
+def assigned(
+    job: Declared, partition: Partition, place: Place, keeper: Keeper, limits: Limits
+) -> ShardAssigned:
     """What a shard needs to start."""
     return ShardAssigned(
         index=place.index,
@@ -144,19 +146,19 @@ def assigned(job: Declared, partition: Partition, place: Place, keeper: Keeper) 
         policy=job.policy.to_wire(),
         max_norm=job.max_norm,
         codec=_entry(job),
-        heartbeat_s=limits.HEARTBEAT_S,
+        heartbeat_s=limits.heartbeat_s,
         job=job.name,
     )
 
 
 def successor(
-    declared: Declared, partition: Partition, place: Place, keeper: Keeper
+    declared: Declared, partition: Partition, place: Place, keeper: Keeper, limits: Limits
 ) -> ShardAssigned:
     """What a process needs that takes a shard over."""
     taking = place.successor
     assert taking is not None
     return msgspec.structs.replace(
-        assigned(declared, partition, place, keeper),
+        assigned(declared, partition, place, keeper, limits),
         incarnation=taking.incarnation,
         secret=keeper.secret("shard", place.index, taking.incarnation),
         epoch=0,
@@ -195,6 +197,7 @@ def joined(
     member: Member,
     version: int,
     keeper: Keeper,
+    limits: Limits,
 ) -> Joined:
     """What a replica needs to start."""
     return Joined(
@@ -212,8 +215,8 @@ def joined(
         wire_dtype=job.wire_dtype,
         max_norm=job.max_norm,
         codec=_entry(job),
-        heartbeat_s=limits.HEARTBEAT_S,
-        lease_s=limits.LEASE_S,
+        heartbeat_s=limits.heartbeat_s,
+        lease_s=limits.lease_s,
         job=job.name,
     )
 

@@ -14,12 +14,11 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.layout import ArraySpec, Layout, raw
 from pydownpour.net.server import FrameBody
 
-PIECE_LEN: Final = limits.READER_HIGH_WATER // 4
+PIECE_LEN: Final = 16 * 1024
 """Elements handed out at once: on the slowest link that is waited for a few seconds' worth, so that
 a shard that loads is known to live."""
 

@@ -10,7 +10,7 @@ last, when what they hold has been read, or cannot be.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, final
 
 from pydownpour import limits
@@ -26,6 +26,7 @@ from pydownpour.coordinator.units import Lease
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, JobFailed, NotReady
 from pydownpour.fields import clip
 from pydownpour.layout import partition
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.states import State, Table
 from pydownpour.wire.messages import (
     Complete,
@@ -94,6 +95,7 @@ class JobState:
         tls: The job is reached by https: so must its shards be.
         now: The time the job starts.
         key: ``proof.KEY_SIZE`` random bytes: who has them can speak for every role.
+        limits: What is waited for and kept at most.
 
     Raises:
         ConfigError: more shards than fragments, or impossible work.
@@ -108,19 +110,24 @@ class JobState:
         key: bytes,
         expected_replicas: int = 0,
         tls: bool = False,
+        limits: Limits = DEFAULT,
     ) -> None:
-        self.declared, self.tls = declared, tls
+        self.declared, self.tls, self.limits = declared, tls, limits
         self.keeper = Keeper(key)
         """Of the secrets of shards."""
         self.replica_keeper = self.keeper.derive(admission.REPLICAS)
-        self.partition = partition(declared.layout.len, shards)
+        self.partition = partition(declared.layout.len, shards, fragment_size=limits.fragment_size)
         self.work = work_entry(declared.data)
-        self.ledger = Ledger(self.work) if self.work is not None else None
-        self.places = Places(self.partition)
-        self.members = Membership()
-        self.detector = Detector()
-        self.progress = Progress()
+        self.ledger = Ledger(self.work, limits) if self.work is not None else None
+        self.places = Places(self.partition, limits)
+        self.members = Membership(limits)
+        self.detector = Detector(limits)
+        self.progress = Progress(limits)
         self._state: State[JobStateName] = State(JOB)
+        self.on_lease: Callable[[LeaseRequest, LeaseAnswer], object] = _unobserved
+        """An observer: called with each request for units and its answer. Audits count on it."""
+        self.on_complete: Callable[[Complete, CompleteAnswer], object] = _unobserved
+        """The same for each report of finished units."""
         self.expected_replicas = expected_replicas
         self.started = now
         self._events: deque[Event] = deque()
@@ -133,7 +140,7 @@ class JobState:
         self.outcome: Outcome = "done"
         """How a job ends whose work is over and whose final parameters are secured."""
         self.units_aside: list[dict[str, Any]] = []
-        """The first ``limits.UNITS_ASIDE_TOLD_MAX`` units that were set aside, for the report."""
+        """The first ``limits.units_aside_told_max`` units that were set aside, for the report."""
         self._aside_in_a_row = 0
         self._why = ""
         self._is_concluded = False
@@ -167,7 +174,7 @@ class JobState:
             self.note_event(
                 now, "shard", index=place.index, url=place.url, host=place.host, pid=place.pid
             )
-        return admission.assigned(self.declared, self.partition, place, self.keeper)
+        return admission.assigned(self.declared, self.partition, place, self.keeper, self.limits)
 
     def check_hello(self, message: ShardHello, now: float) -> None:
         """What can be said about an offer before anybody calls its URL; raises as ``hello``."""
@@ -205,7 +212,7 @@ class JobState:
                 now, "hand-over", shard=place.index, to=successor.url, host=successor.host,
                 pid=successor.pid,
             )  # fmt: skip
-        return admission.successor(self.declared, self.partition, place, self.keeper)
+        return admission.successor(self.declared, self.partition, place, self.keeper, self.limits)
 
     def loading(self, index: int, secret: str, now: float) -> Place:
         """A shard asks for its first parameters: a sign of life, too.
@@ -356,6 +363,7 @@ class JobState:
             member,
             protocol,
             self.keeper,
+            self.limits,
         )
 
     def _take_over(self, member: Member) -> list[Lease]:
@@ -463,6 +471,11 @@ class JobState:
             Fenced: it is not a member, or an older incarnation.
             ConfigError: the job declares no work.
         """
+        answer = self._lease(message, now)
+        self.on_lease(message, answer)
+        return answer
+
+    def _lease(self, message: LeaseRequest, now: float) -> LeaseAnswer:
         member = self._hear(message.replica, message.incarnation, message.secret, now)
         answer = self._lend(message, now)
         # One that still holds units asks ahead.
@@ -475,7 +488,9 @@ class JobState:
             return LeaseAnswer(
                 done=True, failed=self.state_told == "failed", reason=clip(self._why)
             )
-        wait_s = max(limits.LEASE_RETRY_S, len(self.members.present) / limits.LEASE_ASKS_PER_S_MAX)
+        wait_s = max(
+            self.limits.lease_retry_s, len(self.members.present) / self.limits.lease_asks_per_s_max
+        )
         gate = self.declared.policy.may_lease(
             message.replica, self.members.present, ledger.samples_done
         )
@@ -509,13 +524,15 @@ class JobState:
         """
         member = self._hear(message.replica, message.incarnation, message.secret, now)
         ledger = self._ledger()
-        if self.books_closed:
-            return CompleteAnswer(counted=[False] * len(message.units))
-        counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
-        for failure in message.failures:
-            self._unit_failed(member, failure, now)
-        self._finish_if_complete(ledger, now)
-        return CompleteAnswer(counted=counted)
+        counted = [False] * len(message.units)
+        if not self.books_closed:
+            counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
+            for failure in message.failures:
+                self._unit_failed(member, failure, now)
+            self._finish_if_complete(ledger, now)
+        answer = CompleteAnswer(counted=counted)
+        self.on_complete(message, answer)
+        return answer
 
     def _finish_if_complete(self, ledger: Ledger, now: float) -> None:
         if ledger.complete and not self.is_over:
@@ -575,7 +592,7 @@ class JobState:
             return
         aside = {**place, "traceback": failure.traceback}
         self.note_event(now, "unit set aside", **aside)
-        if len(self.units_aside) < limits.UNITS_ASIDE_TOLD_MAX:
+        if len(self.units_aside) < self.limits.units_aside_told_max:
             self.units_aside.append(aside)
         self._aside_in_a_row += 1
         words = (
@@ -585,10 +602,10 @@ class JobState:
         )
         if self.declared.on_error != "skip":
             self.finish(f'{words}; dp.Job(on_error="skip") would go on', now, outcome="failed")
-        elif self._aside_in_a_row >= limits.UNITS_ASIDE_IN_A_ROW_MAX:
+        elif self._aside_in_a_row >= self.limits.units_aside_in_a_row_max:
             self.finish(
                 f"{words}. That is the {self._aside_in_a_row}th unit set aside with none completed "
-                "between them (UNITS_ASIDE_IN_A_ROW_MAX): the code is broken, not a sample",
+                "between them (units_aside_in_a_row_max): the code is broken, not a sample",
                 now,
                 outcome="failed",
             )
@@ -625,10 +642,12 @@ class JobState:
         for place, successor in self.places.abandoned(now):
             self.note_event(
                 now, "hand-over given up", shard=place.index, to=successor.url,
-                reason=f"not heard for {limits.HANDOVER_SILENCE_S:g} s (HANDOVER_SILENCE_S)",
+                reason=f"not heard for {self.limits.handover_silence_s:g} s (handover_silence_s)",
             )  # fmt: skip
         for place in self.places.overdue(now):
-            self._shard_lost(place.index, f"did not load within {limits.JOIN_PATIENCE_S:g} s", now)
+            self._shard_lost(
+                place.index, f"did not load within {self.limits.join_patience_s:g} s", now
+            )
         self._forget_the_gone(now)
         if self.ledger is not None:
             for lease in self.ledger.expire(now):
@@ -647,7 +666,7 @@ class JobState:
     def _forgive_own_stall(self, now: float) -> None:
         gap = now - self._ticked if self._ticked is not None else 0.0
         self._ticked = now
-        if gap <= limits.STALL_S:
+        if gap <= self.limits.stall_s:
             return
         self.detector.forgive(gap, now)
         self.places.forgive(gap)
@@ -695,7 +714,7 @@ class JobState:
             and any(member.state == "left" for member in members)
             and all(
                 (member.state == "left" and not member.left_because)
-                or (not member.is_present and now - member.seen_at >= limits.LEASE_S)
+                or (not member.is_present and now - member.seen_at >= self.limits.lease_s)
                 for member in members
             )
         )
@@ -854,7 +873,7 @@ class JobState:
         return clip("; ".join(filter(None, told)))
 
     def _quiet(self, now: float) -> str:
-        if self.members.present and now - self._replica_seen < limits.QUIET_S:
+        if self.members.present and now - self._replica_seen < self.limits.quiet_s:
             return ""
         left = (
             f"; {self.ledger.units_total - self.ledger.units_done} units are left"
@@ -878,7 +897,7 @@ class JobState:
 
     def note_event(self, now: float, event: str, **fields: Any) -> None:
         """Put an event on record; when nobody takes them away fast enough, count it only."""
-        if len(self._events) >= limits.EVENTS_QUEUED_MAX:
+        if len(self._events) >= self.limits.events_queued_max:
             self._events_dropped += 1
             return
         self._events.append({"t": round(now - self.started, 3), "event": event, **fields})
@@ -936,3 +955,7 @@ def _returned(leases: list[Lease]) -> Event:
     if not leases:
         return {}
     return {"units_returned": [[lease.pass_index, lease.unit] for lease in leases]}
+
+
+def _unobserved(message: object, answer: object) -> None:
+    """Nobody observes."""

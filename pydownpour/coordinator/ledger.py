@@ -33,7 +33,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, final
 
-from pydownpour import limits
 from pydownpour.coordinator.units import (
     Account,
     Failed,
@@ -46,6 +45,7 @@ from pydownpour.coordinator.units import (
     audit_pass,
 )
 from pydownpour.errors import ConfigError, RemoteProtocolError
+from pydownpour.limits import BACKUP_FACTOR, DEFAULT, UNITS_MAX, Limits
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
 FORGOTTEN = 0
@@ -60,34 +60,29 @@ class Ledger:
 
     Args:
         work: What the job declared.
-        lease_s: Seconds a lease lives without a sign of life of its holder.
-        leases_max: Live leases a replica may hold.
+        limits: How long leases live, how many a replica may hold, and how often a unit is tried.
 
     Raises:
-        ConfigError: no samples, no passes, or more than ``limits.UNITS_MAX`` units in a pass.
+        ConfigError: no samples, no passes, or more than ``UNITS_MAX`` units in a pass.
     """
 
     def __init__(
         self,
         work: WorkEntry,
-        *,
-        lease_s: float = limits.LEASE_S,
-        leases_max: int = limits.LEASES_PER_REPLICA_MAX,
-        passes_open_max: int = limits.PASSES_OPEN_MAX,
+        limits: Limits = DEFAULT,
     ) -> None:
         for field in ("len", "unit", "passes"):
             if getattr(work, field) < 1:
                 raise ConfigError(f"work: {field}={getattr(work, field)} must be at least 1")
         self.units = -(-work.len // work.unit)
         """Units in one pass."""
-        if self.units > limits.UNITS_MAX:
+        if self.units > UNITS_MAX:
             raise ConfigError(
-                f"work: {self.units} units in a pass, the limit is {limits.UNITS_MAX} "
+                f"work: {self.units} units in a pass, the limit is {UNITS_MAX} "
                 f"(UNITS_MAX); use a unit of more than {work.unit} samples"
             )
         self.work = work
-        self._lease_s, self._leases_max = lease_s, leases_max
-        self._passes_open_max = passes_open_max
+        self._limits = limits
         self._open: dict[int, OpenPass] = {}
         self._next_pass = 0
         self._next_lease = 1
@@ -97,7 +92,7 @@ class Ledger:
         """The live leases of a unit: one, or two of which the second is the backup."""
         self._ended: dict[int, Lease] = {}
         """Leases whose units were returned and not lent since."""
-        self._held = HoldTimes()
+        self._held = HoldTimes(limits)
         self._by_replica: dict[int, dict[int, None]] = {}
         self._answers: dict[int, OrderedDict[int, bool]] = {}
         self._accounts: dict[int, Account] = {}
@@ -127,9 +122,9 @@ class Ledger:
         """Lend up to ``count`` units, the oldest first; those whose answer was lost before all."""
         self.renew(replica, incarnation, now)
         self._revive(replica, incarnation, held or (), now)
-        count = min(max(count, 0), limits.LEASES_ASKED_MAX)
+        count = min(max(count, 0), self._limits.leases_asked_max)
         units = self._offered_again(replica, held)[:count]
-        room = self._leases_max - len(self._by_replica.get(replica, {}))
+        room = self._limits.leases_per_replica_max - len(self._by_replica.get(replica, {}))
         backups: list[Lease] = []
         for _ in range(min(count - len(units), room)):
             lease = self._next_for(replica, incarnation, now)
@@ -144,8 +139,8 @@ class Ledger:
             return Lending(done=True, reason=f"all {self.work.passes} passes are complete")
         if room <= 0:
             return Lending(
-                reason=f"replica {replica} holds {self._leases_max} units, the limit "
-                "(LEASES_PER_REPLICA_MAX); complete one first"
+                reason=f"replica {replica} holds {self._limits.leases_per_replica_max} units, the "
+                "limit (leases_per_replica_max); complete one first"
             )
         return Lending(reason=self._why_nothing(replica, now))
 
@@ -204,7 +199,7 @@ class Ledger:
 
     def _begin_pass(self) -> tuple[int, int, int] | None:
         """The first unit of the next pass, if one may be begun."""
-        if self._next_pass >= self.work.passes or len(self._open) >= self._passes_open_max:
+        if self._next_pass >= self.work.passes or len(self._open) >= self._limits.passes_open_max:
             return None
         begun = OpenPass(self._next_pass, self.units)
         self._open[begun.pass_index] = begun
@@ -221,7 +216,7 @@ class Ledger:
         """The unit held longest of those that this replica may have a backup copy of."""
         if not self.work.backup:
             return None
-        patience_s = self._held.patience_s(self.work.backup, limits.BACKUP_BLIND_S)
+        patience_s = self._held.patience_s(self.work.backup, self._limits.backup_blind_s)
         for lease in self._held_for(patience_s, now):
             holders = self._by_unit[lease.pass_index, lease.unit]
             if lease.replica != replica and len(holders) == 1:
@@ -238,7 +233,7 @@ class Ledger:
     def _insert(self, lease: Lease, now: float) -> None:
         self.attempts_max = max(self.attempts_max, lease.attempt)
         self._leases[lease.lease] = lease
-        self._expires[lease.lease] = now + self._lease_s
+        self._expires[lease.lease] = now + self._limits.lease_s
         place = lease.pass_index, lease.unit
         self._by_unit[place] = (*self._by_unit.get(place, ()), lease.lease)
         self._by_replica.setdefault(lease.replica, {})[lease.lease] = None
@@ -260,8 +255,8 @@ class Ledger:
 
     def overdue(self, now: float) -> str:
         """Who holds what for too long, in words; "" if nobody does."""
-        factor = self.work.backup or limits.BACKUP_FACTOR
-        patience_s = self._held.patience_s(factor, limits.QUIET_S)
+        factor = self.work.backup or BACKUP_FACTOR
+        patience_s = self._held.patience_s(factor, self._limits.quiet_s)
         late = [lease for lease in self._held_for(patience_s, now) if not lease.is_backup]
         if not late:
             return ""
@@ -286,12 +281,12 @@ class Ledger:
         """A sign of life: the holder's leases live on."""
         for lease in self._by_replica.get(replica, {}):
             if self._leases[lease].incarnation == incarnation:
-                self._expires[lease] = now + self._lease_s
+                self._expires[lease] = now + self._limits.lease_s
 
     def extend(self, gap: float, now: float) -> None:
         """The coordinator itself stood still for ``gap`` seconds: no lease pays for it."""
         for lease, end in self._expires.items():
-            self._expires[lease] = min(end + gap, now + self._lease_s)
+            self._expires[lease] = min(end + gap, now + self._limits.lease_s)
 
     def expire(self, now: float) -> list[Lease]:
         """Return the units of all leases whose time is over."""
@@ -400,7 +395,7 @@ class Ledger:
         self._return(lease_id)
         open_pass = self._open[pass_index]
         times = open_pass.failures[unit] = open_pass.failures.get(unit, 0) + 1
-        if times < limits.UNIT_FAILURES_MAX:
+        if times < self._limits.unit_failures_max:
             return Failed(times)
         self._settle(open_pass, unit, "aside")
         start, stop = self.bounds(unit)
@@ -441,7 +436,7 @@ class Ledger:
     def _remember(self, replica: int, lease_id: int, *, counted: bool) -> None:
         answers = self._answers.setdefault(replica, OrderedDict())
         answers[lease_id] = counted
-        if len(answers) > limits.COMPLETIONS_MAX:
+        if len(answers) > self._limits.completions_max:
             answers.popitem(last=False)
 
     # -- questions -------------------------------------------------------------------------------

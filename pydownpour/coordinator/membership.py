@@ -24,6 +24,7 @@ import msgspec
 from pydownpour import limits
 from pydownpour.coordinator.tally import add_stats
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.states import State, Table
 from pydownpour.wire.messages import Join, KnownIds, LiveIds, MemberState, ReplicaStats
 
@@ -32,13 +33,13 @@ MEMBER: Final[Table[MemberState]] = Table(
     "live",
     {
         "live": {
-            "suspect": "it is not heard for SUSPECT_S",
-            "dead": "it is not heard for DEAD_S",
+            "suspect": "it is not heard for suspect_s",
+            "dead": "it is not heard for dead_s",
             "left": "it says goodbye",
         },
         "suspect": {
             "live": "it is heard again",
-            "dead": "it is not heard for DEAD_S",
+            "dead": "it is not heard for dead_s",
             "left": "it says goodbye",
         },
         "dead": {
@@ -147,11 +148,11 @@ class Membership:
     """The members of a job, by id in ascending order.
 
     Args:
-        replicas_max: Ids in a job.
+        limits: How many members there may be, and how long those that are gone are kept.
     """
 
-    def __init__(self, *, replicas_max: int = limits.REPLICAS_MAX) -> None:
-        self._replicas_max = replicas_max
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
         self._members: dict[int, Member] = {}
         self._nonces: dict[str, int] = {}
         self._owners: dict[str, int] = {}
@@ -184,10 +185,10 @@ class Membership:
         return self._renew(member, join, now) if member is not None else self._add(join, now)
 
     def _add(self, join: Join, now: float) -> Registered:
-        if len(self._members) >= self._replicas_max:
+        if len(self._members) >= self._limits.replicas_max:
             raise LimitExceeded(
                 f"this job has {len(self._members)} replicas with those that went lately, the "
-                f"limit is {self._replicas_max} (REPLICAS_MAX)"
+                f"limit is {self._limits.replicas_max} (replicas_max)"
             )
         new = self._next
         self._next += 1
@@ -284,15 +285,15 @@ class Membership:
     def forget(self, now: float) -> list[Member]:
         """Those gone for longest, of more than are kept; nobody is let in under their ids again."""
         gone = len(self._members) - len(self.present)
-        if gone <= limits.REPLICAS_GONE_MAX:
+        if gone <= self._limits.replicas_gone_max:
             return []
         old = [
             member
             for member in self._members.values()
-            if not member.is_present and now - member.seen_at >= limits.REPLICA_GONE_S
+            if not member.is_present and now - member.seen_at >= self._limits.replica_gone_s
         ]
         old.sort(key=lambda member: member.seen_at)
-        for member in (over := old[: gone - limits.REPLICAS_GONE_MAX]):
+        for member in (over := old[: gone - self._limits.replicas_gone_max]):
             del self._members[member.id]
             if self._nonces.get(member.nonce) == member.id:
                 del self._nonces[member.nonce]
@@ -309,7 +310,7 @@ class Membership:
         """Who is still a member, for shards: they forget the others."""
         ranges: list[tuple[int, int]] = []
         for member in self._members:
-            if ranges and (ranges[-1][1] == member or len(ranges) == limits.ID_RANGES_MAX):
+            if ranges and (ranges[-1][1] == member or len(ranges) == self._limits.id_ranges_max):
                 ranges[-1] = (ranges[-1][0], member + 1)
             else:
                 ranges.append((member, member + 1))
@@ -324,7 +325,7 @@ class Membership:
                     continue
                 if ranges and ranges[-1][1] == one:
                     ranges[-1] = (ranges[-1][0], one + 1)
-                elif len(ranges) < limits.ID_RANGES_MAX:
+                elif len(ranges) < self._limits.id_ranges_max:
                     ranges.append((one, one + 1))
                 else:
                     break

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final, final
 
-from pydownpour import limits
 from pydownpour.coordinator.silence import Silence
 from pydownpour.errors import ConfigError, Fenced, NotReady, RemoteProtocolError
 from pydownpour.layout import Partition, ShardEntry
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.states import State, Table
 from pydownpour.wire.messages import PlaceState, ShardHello, ShardMap, ShardStats
 
@@ -131,9 +131,15 @@ class Place:
 
 @final
 class Places:
-    """The places of a job's shards, by index."""
+    """The places of a job's shards, by index.
 
-    def __init__(self, partition: Partition) -> None:
+    Args:
+        partition: Which elements each has.
+        limits: How long a shard may load, and be silent.
+    """
+
+    def __init__(self, partition: Partition, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
         self._places = [
             Place(index, start, length)
             for index, (start, length) in enumerate(
@@ -265,7 +271,7 @@ class Places:
         gone = [
             (place, successor)
             for place, successor in self.moving
-            if now - successor.seen_at >= limits.HANDOVER_SILENCE_S
+            if now - successor.seen_at >= self._limits.handover_silence_s
         ]
         for place, _ in gone:
             self._stays(place)
@@ -348,7 +354,7 @@ class Places:
         return [
             place
             for place in self._places
-            if place.state == "loading" and now - place.seen_at >= limits.JOIN_PATIENCE_S
+            if place.state == "loading" and now - place.seen_at >= self._limits.join_patience_s
         ]
 
     def lost(self, index: int, *, holds_updates: bool) -> Place:
@@ -365,7 +371,7 @@ class Places:
         place = self._places[index]
         if place.state == "ready":
             place.become("silent")
-            place.silence = Silence(since=place.seen_at, sign_at=place.seen_at)
+            place.silence = Silence(since=place.seen_at, sign_at=place.seen_at, limits=self._limits)
             self._silent[index] = place
         return place
 

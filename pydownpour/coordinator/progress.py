@@ -7,6 +7,7 @@ from typing import final
 
 from pydownpour import limits
 from pydownpour.coordinator.tally import finite
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.wire.messages import EvaluationEntry
 
 
@@ -97,23 +98,28 @@ class _Bucket:
 
 @final
 class Progress:
-    """The curve, the evaluations, and the times between which the job trained."""
+    """The curve, the evaluations, and the times between which the job trained.
 
-    def __init__(self) -> None:
+    Args:
+        limits: How many evaluations are kept.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
         self.curve = LossCurve()
-        self.evaluations: deque[EvaluationEntry] = deque(maxlen=limits.EVALUATIONS_MAX)
+        self.evaluations: deque[EvaluationEntry] = deque(maxlen=limits.evaluations_max)
         self._numbers = 0
-        self.evaluation_errors: deque[str] = deque(maxlen=limits.EVALUATION_ERRORS_MAX)
+        self.evaluation_errors: deque[str] = deque(maxlen=limits.evaluation_errors_max)
         self.running_since: float | None = None
         self.running_until: float | None = None
 
     def evaluated(self, entry: EvaluationEntry) -> None:
         """Keep an evaluation, and forget the oldest ones where they are too many numbers."""
-        if len(self.evaluations) == limits.EVALUATIONS_MAX:
+        if len(self.evaluations) == self._limits.evaluations_max:
             self._numbers -= len(self.evaluations[0].metrics)
         self.evaluations.append(entry)
         self._numbers += len(entry.metrics)
-        while self._numbers > limits.EVALUATION_NUMBERS_MAX and len(self.evaluations) > 1:
+        while self._numbers > self._limits.evaluation_numbers_max and len(self.evaluations) > 1:
             self._numbers -= len(self.evaluations.popleft().metrics)
 
     def begin(self, now: float) -> None:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from pydownpour import limits
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.layout import Flat
 from pydownpour.storage.files import Files
@@ -72,9 +71,9 @@ class Recorder:
         }
 
     async def run(self) -> None:
-        """Write events as they come, every ``limits.SWEEP_S``, until cancelled."""
+        """Write events as they come, every ``sweep_s``, until cancelled."""
         while True:
-            await asyncio.sleep(limits.SWEEP_S)
+            await asyncio.sleep(self._job.limits.sweep_s)
             await self.flush()
 
     async def flush(self, *, sync: bool = False) -> None:

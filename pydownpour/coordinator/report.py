@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydownpour import histogram, limits
+from pydownpour import histogram
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.ledger import FORGOTTEN
 from pydownpour.coordinator.membership import Member
@@ -43,7 +43,7 @@ def build_report(
     counts = job.members.counts
     samples = job.samples_done
     metrics = progress.metrics
-    listed = job.members.foremost(limits.REPORT_ROWS_MAX, lambda member: _work_of(job, member))
+    listed = job.members.foremost(job.limits.report_rows_max, lambda member: _work_of(job, member))
     report: dict[str, Any] = {
         "job": job.declared.name,
         "state": "failed" if job.state == "failed" else job.outcome,
@@ -72,10 +72,10 @@ def build_report(
             "to_shards": sum(place.stats.bytes_received for place in places),
             "from_shards": sum(place.stats.bytes_sent for place in places),
         },
-        "rss_peak_bytes": _memory(listed, places[: limits.REPORT_ROWS_MAX], rss_peak_bytes),
+        "rss_peak_bytes": _memory(listed, places[: job.limits.report_rows_max], rss_peak_bytes),
         "replicas": [_replica(job, member) for member in listed],
         "replicas_more": _more(job, members, listed),
-        "shards": [_shard(place) for place in places[: limits.REPORT_ROWS_MAX]],
+        "shards": [_shard(place) for place in places[: job.limits.report_rows_max]],
         "shards_count": len(places),
         "optimizer": job.declared.optimizer.describe(),
         "policy": job.declared.policy.to_wire(),

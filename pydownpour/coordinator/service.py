@@ -35,6 +35,7 @@ from pydownpour.coordinator.shards import NetShardReader, ShardReader
 from pydownpour.errors import ConfigError, ConnectFailed, DownpourError, NotReady
 from pydownpour.fields import number
 from pydownpour.layout import Flat
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.server import Call, FrameBody, Handler, Route, Server
@@ -77,6 +78,7 @@ async def serve_coordinator(
     reader: ShardReader | None = None,
     watch: Callable[[CoordinatorService], None] | None = None,
     loaded: Callable[[], object] = lambda: None,
+    limits: Limits = DEFAULT,
 ) -> dict[str, Any]:
     """Coordinate one job from its start to its end.
 
@@ -96,6 +98,7 @@ async def serve_coordinator(
         reader: How shards are read.
         watch: Called with the service before it serves, for a caller who wants to look into it.
         loaded: Called once every shard has its parameters: nobody needs the initial ones any more.
+        limits: What it waits for and keeps at most.
 
     Returns:
         The report (``report.build_report`` says what is in it), also of a job that failed.
@@ -115,19 +118,24 @@ async def serve_coordinator(
         key=random.randbytes(KEY_SIZE),
         expected_replicas=expected_replicas,
         tls=bool(access.tls and access.tls.cert),
+        limits=limits,
     )
     recorder = Recorder(state)
     service = CoordinatorService(
         state,
         initial=InitialParameters(job.layout, job.parameters),
-        reader=reader if reader is not None else NetShardReader(access, state.replica_keeper),
+        reader=reader
+        if reader is not None
+        else NetShardReader(access, state.replica_keeper, limits),
         recorder=recorder,
         random=random,
         loaded=loaded,
     )
     if watch is not None:
         watch(service)
-    async with Server(service.routes(), bind=bind, access=access, name="coordinator") as server:
+    async with Server(
+        service.routes(), bind=bind, access=access, name="coordinator", limits=limits
+    ) as server:
         if run_folder is not None:
             await recorder.open(run_folder, files)
         announce(server.url)
@@ -157,7 +165,7 @@ class CoordinatorService:
         random: Random,
         loaded: Callable[[], object] = lambda: None,
     ) -> None:
-        self.job = job
+        self.job, self._limits = job, job.limits
         self.report: dict[str, Any] | None = None
         self._initial: InitialParameters | None = initial
         self._loaded = loaded
@@ -165,7 +173,7 @@ class CoordinatorService:
         self._reader, self._recorder, self._random = reader, recorder, random
         self._news = asyncio.Event()
         self._evaluator = Evaluator(job, self._read, self._news.set)
-        self._turn = Turn()
+        self._turn = Turn(job.limits)
         self._waits_since: float | None = None
         self._stopped_at: float | None = None
         """When an operator asked to end the job."""
@@ -295,7 +303,7 @@ class CoordinatorService:
         if self._layout_bytes is None:
             entries = self.job.declared.layout.entries()
             self._layout_bytes = memoryview(messages.encode(JobLayout(arrays=entries)))
-        whole, size = self._layout_bytes, limits.WRITE_BATCH_SIZE
+        whole, size = self._layout_bytes, self._limits.write_batch_size
         pieces = iter([whole[at : at + size] for at in range(0, len(whole), size)])
         return FrameBody(lambda: [piece] if (piece := next(pieces, None)) is not None else None)
 
@@ -326,7 +334,7 @@ class CoordinatorService:
     async def _life(self) -> None:
         await self._until(lambda: self.job.is_over, None)
         await self._end()
-        await self._until(self.job.everyone_knows, limits.NOTICE_S)
+        await self._until(self.job.everyone_knows, self._limits.notice_s)
 
     async def _to_the_end(self, life: asyncio.Task[None]) -> None:
         """Wait for it; cancelled once, end the job in order, and cancelled again, at once."""
@@ -349,7 +357,7 @@ class CoordinatorService:
     async def _ask_silent(self) -> None:
         """Ask shards that are not heard: one whose way to us alone is cut can be asked."""
         while True:
-            await asyncio.sleep(limits.HEARTBEAT_S)
+            await asyncio.sleep(self._limits.heartbeat_s)
             silent = [place.index for place, _ in self.job.places.silent]
             await asyncio.gather(*map(self._ask_one, silent))
 
@@ -368,7 +376,7 @@ class CoordinatorService:
             self.job.tick(_now())
             self._after()
             self._say_waits()
-            await asyncio.sleep(limits.SWEEP_S)
+            await asyncio.sleep(self._limits.sweep_s)
 
     def _say_waits(self) -> None:
         job, now = self.job, _now()
@@ -401,9 +409,9 @@ class CoordinatorService:
         job = self.job
         self._evaluator.drop()
         if job.state == "evaluating":
-            patience = limits.LEAVE_PATIENCE_S
+            patience = self._limits.leave_patience_s
             if self._stopped_at is not None:
-                patience = limits.STOP_PATIENCE_S
+                patience = self._limits.stop_patience_s
             await self._until(lambda: self._all_left() or job.state == "failed", patience)
             await self._secure()
         if job.state == "failed":
@@ -434,7 +442,7 @@ class CoordinatorService:
             lambda: (
                 not self._evaluator.is_busy or self._stopped_at is not None or job.state == "failed"
             ),
-            limits.EVALUATION_PATIENCE_S,
+            self._limits.evaluation_patience_s,
         )
         job.close_books()
         flat = await self._read_final()
@@ -448,7 +456,7 @@ class CoordinatorService:
     async def _evaluate_final(self, flat: Flat) -> None:
         """Judge what is written already. Who asked for an early end does not wait long for that."""
         job = self.job
-        patience_s = limits.STOP_EVALUATION_S if self._stopped_at is not None else None
+        patience_s = self._limits.stop_evaluation_s if self._stopped_at is not None else None
         if job.declared.evaluation is not None:
             job.note("ending", "evaluating the final parameters")
         try:
@@ -458,7 +466,7 @@ class CoordinatorService:
             job.note(
                 "evaluation",
                 f"the final parameters were not evaluated: that took longer than {patience_s:g} s "
-                "after the stop (STOP_EVALUATION_S)",
+                "after the stop (stop_evaluation_s)",
             )
         finally:
             job.note("ending", "")
@@ -476,7 +484,7 @@ class CoordinatorService:
         """The parameters, or None when the job failed while we tried.
 
         They are worth more than time: what cannot be read is waited for. An operator who stops the
-        job waits ``limits.REQUEST_TIMEOUT_S`` in all, and may stop a wait that is longer already.
+        job waits ``request_timeout_s`` in all, and may stop a wait that is longer already.
         """
         job, began = self.job, _now()
         why = "no answer yet"
@@ -485,7 +493,7 @@ class CoordinatorService:
             stopped_at = self._stopped_at
             return job.state == "failed" or (
                 stopped_at is not None
-                and _now() >= max(stopped_at, began + limits.REQUEST_TIMEOUT_S)
+                and _now() >= max(stopped_at, began + self._limits.request_timeout_s)
             )
 
         while not given_up():
@@ -502,7 +510,7 @@ class CoordinatorService:
                 if flat is not None:
                     return flat
             # A shard that died is noticed by the sweep meanwhile, and named.
-            await self._until(given_up, limits.HEARTBEAT_S)
+            await self._until(given_up, self._limits.heartbeat_s)
         job.note("unread", "")
         job.fail(f"could not read the final parameters: {why}", _now())
         return None
@@ -575,7 +583,7 @@ class CoordinatorService:
         report = self._build()
         self.job.conclude(_now())
         try:
-            async with asyncio.timeout(limits.SHUTDOWN_S / 3):
+            async with asyncio.timeout(self._limits.shutdown_s / 3):
                 await self._recorder.flush(sync=True)
                 await self._recorder.write_report(report)
         except TimeoutError:

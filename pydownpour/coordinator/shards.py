@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import final
 
-from pydownpour import limits
 from pydownpour.errors import DownpourError, NotReady
 from pydownpour.layout import Flat, Layout, Partition, ShardEntry
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.net.reader import read_parameters, read_what_answers
@@ -62,8 +62,8 @@ class ShardReader(abc.ABC):
 class NetShardReader(ShardReader):
     """Over the network, as any other reader would."""
 
-    def __init__(self, access: Access, keeper: Keeper) -> None:
-        self._access = access
+    def __init__(self, access: Access, keeper: Keeper, limits: Limits = DEFAULT) -> None:
+        self._access, self._limits = access, limits
         self._secret = keeper.secret("replica", READER, READER)
 
     async def parameters(
@@ -75,18 +75,15 @@ class NetShardReader(ShardReader):
         last: bool = False,
     ) -> Flat:
         """GET /v1/fetch from every shard."""
-        try:
-            return await read_parameters(
-                shards,
-                layout,
-                access=self._access,
-                fragment_len=partition.fragment_len,
-                secret=self._secret,
-                last=last,
-            )
-        except ExceptionGroup as group:
-            # All shards are read at once; the first that failed says why.
-            raise _first(group) from group
+        return await read_parameters(
+            shards,
+            layout,
+            access=self._access,
+            fragment_len=partition.fragment_len,
+            secret=self._secret,
+            last=last,
+            limits=self._limits,
+        )
 
     async def what_answers(
         self, shards: Sequence[ShardEntry], layout: Layout, partition: Partition
@@ -98,20 +95,16 @@ class NetShardReader(ShardReader):
             access=self._access,
             fragment_len=partition.fragment_len,
             secret=self._secret,
+            limits=self._limits,
         )
 
     async def check(self, url: str) -> None:
         """GET /v1/stats: a shard without a place answers that it has nothing to count yet."""
         with contextlib.suppress(NotReady):
-            async with Client(url, access=self._access) as client:
-                await client.get("/v1/stats", ShardStats, timeout_s=limits.STATS_TIMEOUT_S)
+            async with Client(url, access=self._access, limits=self._limits) as client:
+                await client.get("/v1/stats", ShardStats, timeout_s=self._limits.stats_timeout_s)
 
     async def stats(self, shard: ShardEntry) -> ShardStats:
         """GET /v1/stats."""
-        async with Client(shard.url, access=self._access) as client:
-            return await client.get("/v1/stats", ShardStats, timeout_s=limits.STATS_TIMEOUT_S)
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, ExceptionGroup) else first
+        async with Client(shard.url, access=self._access, limits=self._limits) as client:
+            return await client.get("/v1/stats", ShardStats, timeout_s=self._limits.stats_timeout_s)

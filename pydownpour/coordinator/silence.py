@@ -5,10 +5,10 @@ that is silent may stand still, or only its way to the coordinator may be cut. I
 
     a sign of life                    ends after
     its own heartbeat                 it is no longer silent
-    it answers the coordinator        limits.SHARD_PATIENCE_S without another one
-    a replica says that it answers    the same, and limits.HEARSAY_S in all: words are no proof
-    none                              limits.SHARD_PATIENCE_S of silence
-    its host refuses connections      limits.SHARD_REFUSED_S: no process listens there any more
+    it answers the coordinator        shard_patience_s without another one
+    a replica says that it answers    the same, and hearsay_s in all: words are no proof
+    none                              shard_patience_s of silence
+    its host refuses connections      shard_refused_s: no process listens there any more
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 
 
 @final
@@ -29,12 +29,14 @@ class Silence:
         sign_at: The last sign of life, its own last heartbeat or what others saw or said.
         sign: What that was, in words.
         refused_since: Its host says that nobody listens, and nothing else was seen since.
+        limits: ``shard_patience_s``, ``shard_refused_s``, ``hearsay_s``.
     """
 
     since: float
     sign_at: float
     sign: str = ""
     refused_since: float | None = None
+    limits: Limits = DEFAULT
 
     def answered(self, now: float) -> None:
         """It answered a question of the coordinator's."""
@@ -43,7 +45,7 @@ class Silence:
 
     def heard_of(self, who: str, now: float) -> None:
         """Somebody says that it answers them; believed for a while, and not against its host."""
-        if now - self.since <= limits.HEARSAY_S and self.refused_since is None:
+        if now - self.since <= self.limits.hearsay_s and self.refused_since is None:
             self.sign_at, self.sign = now, f"{who} reaches it"
 
     def refused(self, now: float) -> None:
@@ -63,24 +65,27 @@ class Silence:
 
     def spent(self, now: float) -> str:
         """Why not to wait any longer; "" to go on."""
-        if self.refused_since is not None and now - self.refused_since >= limits.SHARD_REFUSED_S:
+        if (
+            self.refused_since is not None
+            and now - self.refused_since >= self.limits.shard_refused_s
+        ):
             return (
                 f"no sign of life for {now - self.since:.1f} s, and for "
                 f"{now - self.refused_since:.0f} s its host has refused connections "
-                "(SHARD_REFUSED_S): its process is gone"
+                "(shard_refused_s): its process is gone"
             )
-        if now - self.sign_at >= limits.SHARD_PATIENCE_S:
+        if now - self.sign_at >= self.limits.shard_patience_s:
             return (
                 f"no sign of life for {now - self.sign_at:.1f} s, the limit is "
-                f"{limits.SHARD_PATIENCE_S:g} s (SHARD_PATIENCE_S)"
+                f"{self.limits.shard_patience_s:g} s (shard_patience_s)"
             )
         return ""
 
     def describe(self, now: float) -> str:
         """For a progress display: for how long, and how much longer."""
-        left_s = limits.SHARD_PATIENCE_S - (now - self.sign_at)
+        left_s = self.limits.shard_patience_s - (now - self.sign_at)
         if self.refused_since is not None:
-            left_s = limits.SHARD_REFUSED_S - (now - self.refused_since)
+            left_s = self.limits.shard_refused_s - (now - self.refused_since)
             sign = ", its host refuses connections"
         else:
             sign = f", but {self.sign}" if self.sign else ""

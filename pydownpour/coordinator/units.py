@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.states import Table
 from pydownpour.wire.messages import UnitEntry
 
@@ -106,12 +106,12 @@ UNIT: Final[Table[UnitState]] = Table(
         "leased": {
             "returned": "its last lease ended: it ran out, its holder left, died or failed at it",
             "done": "a holder completed it",
-            "aside": "the user's code failed at it UNIT_FAILURES_MAX times",
+            "aside": "the user's code failed at it unit_failures_max times",
         },
         "returned": {
             "leased": "it is lent again, or its holder goes on under the lease it had",
             "done": "who held it completed it after all, before anybody else got it",
-            "aside": "the user's code failed at it UNIT_FAILURES_MAX times",
+            "aside": "the user's code failed at it unit_failures_max times",
         },
         "done": {},
         "aside": {},
@@ -191,11 +191,12 @@ class HoldTimes:
     """How long units are usually held, from their lease to their completion.
 
     Args:
-        kept: The newest measurements that count: a job's pace changes.
+        limits: How many measurements count (a job's pace changes), and the least patience.
     """
 
-    def __init__(self, kept: int = limits.HOLD_TIMES_KEPT) -> None:
-        self._times: deque[float] = deque(maxlen=kept)
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
+        self._times: deque[float] = deque(maxlen=limits.hold_times_kept)
         self._typical: float | None = None
 
     def note(self, seconds: float) -> None:
@@ -206,14 +207,14 @@ class HoldTimes:
     @property
     def typical(self) -> float | None:
         """The median; None before there is enough to tell."""
-        if self._typical is None and len(self._times) >= limits.HOLD_TIMES_MIN:
+        if self._typical is None and len(self._times) >= self._limits.hold_times_min:
             self._typical = statistics.median(self._times)
         return self._typical
 
     def patience_s(self, factor: float, blind_s: float) -> float:
         """How long a unit may be held: so many times the usual; ``blind_s`` if that is unknown."""
         typical = self.typical
-        return blind_s if typical is None else max(factor * typical, limits.BACKUP_MIN_S)
+        return blind_s if typical is None else max(factor * typical, self._limits.backup_min_s)
 
 
 def audit_pass(open_pass: OpenPass, leased: set[int], units: int) -> list[str]:

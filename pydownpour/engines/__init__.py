@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from pydownpour.engines.base import Engine, Observer, Plan, Silent, Unfailing
 from pydownpour.engines.local import LocalEngine
 from pydownpour.errors import ConfigError
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.storage import rundir
 from pydownpour.storage.files import LocalFiles
 
@@ -76,6 +77,7 @@ async def run(
     access: Access | None = None,
     observer: Observer | None = None,
     on_folder: Callable[[Path | None], None] | None = None,
+    limits: Limits = DEFAULT,
 ) -> dict[str, Any]:
     """Run a job's processes through an engine and return the job's report.
 
@@ -87,10 +89,11 @@ async def run(
         observer: Gets events and the coordinator's status. What it raises is logged, no more.
         on_folder: Called with the run folder once it is this run's; again with None if the job
             never began, and the folder is taken back.
+        limits: Of this process and of the engine; the roles have those of ``plan.options``.
 
     Guarantees:
         Every process has ended and been reaped when this returns or raises, within
-        ``limits.SHUTDOWN_S`` of a cancellation; a second cancellation kills at once.
+        ``shutdown_s`` of a cancellation; a second cancellation kills at once.
 
     Raises:
         ConfigError: a setting or the job file is wrong.
@@ -112,6 +115,7 @@ async def run(
         on_folder(folder)
     supervisor: Supervisor | None = None
     try:
+        engine.limits = limits
         await engine.open(folder.absolute(), access.token)
         prepared = dataclasses.replace(
             plan,
@@ -120,7 +124,7 @@ async def run(
             options=(*plan.options, "--no-token") if access.no_token else plan.options,
             token_file=keep_token(folder, access.token or "") if own_token else None,
         )
-        supervisor = Supervisor(engine, prepared, access=access, observer=watcher)
+        supervisor = Supervisor(engine, prepared, access=access, observer=watcher, limits=limits)
         return await supervisor.run()
     except (ConfigError, asyncio.CancelledError):
         if is_new and not (supervisor is not None and supervisor.has_begun):

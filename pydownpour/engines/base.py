@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias, final
 
 from pydownpour import config
+from pydownpour.limits import DEFAULT, Limits
 
 if TYPE_CHECKING:
     from pydownpour.wire.messages import Status
@@ -134,6 +135,8 @@ class Engine(abc.ABC):
     """
 
     name: ClassVar[str]
+    limits: Limits = DEFAULT
+    """Of logs and patience; the run says before ``open`` if they are others."""
 
     @abc.abstractmethod
     async def open(self, run_folder: Path, token: str | None) -> None:

@@ -6,7 +6,7 @@ parent is gone, however the parent ended:
 * Linux: the kernel kills it (PR_SET_PDEATHSIG). The parent may have died before that was set, so
   the parent's process id is compared afterwards.
 * everywhere: the parent holds the write end of the child's standard input and never writes. When
-  it closes, a thread asks the child to end and, after ``limits.SHUTDOWN_S``, makes it.
+  it closes, a thread asks the child to end and, after ``shutdown_s``, makes it.
 
 Its standard output becomes the channel: one JSON object a line, to the engine only. What the
 user's code prints goes to standard error, which is the log file, so it cannot garble the channel;
@@ -26,8 +26,8 @@ from typing import Any, Final, final
 
 import msgspec
 
-from pydownpour import limits
 from pydownpour.engines import prints
+from pydownpour.limits import DEFAULT
 
 SUPERVISED: Final = "PYDOWNPOUR_SUPERVISED"
 """Environment variable: the process id of the engine that started this role."""
@@ -87,7 +87,7 @@ def _watch_stdin() -> None:
         while os.read(0, 1024):
             pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(limits.SHUTDOWN_S)
+    time.sleep(DEFAULT.shutdown_s)
     end_group()
 
 

@@ -21,11 +21,11 @@ from typing import BinaryIO, ClassVar, final
 
 import msgspec
 
-from pydownpour import limits
 from pydownpour.engines import guard, logs
 from pydownpour.engines.base import Engine, Exit, OnEvent, Process, Role
 from pydownpour.engines.child import SUPERVISED
 from pydownpour.errors import JobFailed
+from pydownpour.limits import KIB, Limits
 from pydownpour.storage.files import FOLDER_MODE
 from pydownpour.storage.rundir import LOGS
 
@@ -83,13 +83,13 @@ class LocalEngine(Engine):
                     process = await asyncio.shield(making)
                 except asyncio.CancelledError:
                     # A child half made is still a child: take it in, so that leaving reaps it.
-                    self._take(_Child(role, await making, path, on_event))
+                    self._take(_Child(role, await making, path, on_event, self.limits))
                     raise
         except OSError as error:
             raise JobFailed(
                 f"cannot start {role.title}: {error.strerror or error}", role=role.title
             ) from error
-        return self._take(_Child(role, process, path, on_event))
+        return self._take(_Child(role, process, path, on_event, self.limits))
 
     def _take(self, child: _Child) -> _Child:
         self._running.add(child)
@@ -131,10 +131,12 @@ class LocalEngine(Engine):
     async def _keep_logs_short(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(limits.LOG_LOOK_S)
+            await asyncio.sleep(self.limits.log_look_s)
             for child in list(self._running):
                 with contextlib.suppress(OSError):  # said by whoever needs the log
-                    await loop.run_in_executor(None, logs.keep_short, Path(child.log))
+                    await loop.run_in_executor(
+                        None, logs.keep_short, Path(child.log), self.limits.log_size_max
+                    )
 
     def _tell_guard(self, group: int) -> None:
         if self._guard is not None and self._guard.stdin is not None:
@@ -149,7 +151,7 @@ class LocalEngine(Engine):
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             env={**self._environment, **role.environment},
-            limit=limits.CHANNEL_LINE_SIZE_MAX,
+            limit=self.limits.channel_line_size_max,
             start_new_session=True,
         )
 
@@ -182,7 +184,7 @@ class LocalEngine(Engine):
             return
         self._guard.stdin.close()
         try:
-            async with asyncio.timeout(limits.SHUTDOWN_S):
+            async with asyncio.timeout(self.limits.shutdown_s):
                 await self._guard.wait()
         except TimeoutError:
             log.warning("the guard of this run is slow to end: pid %d", self._guard.pid)
@@ -209,9 +211,15 @@ class _Child(Process):
     """One child and the task that reads its channel until it has ended."""
 
     def __init__(
-        self, role: Role, process: asyncio.subprocess.Process, log: Path, on_event: OnEvent
+        self,
+        role: Role,
+        process: asyncio.subprocess.Process,
+        log: Path,
+        on_event: OnEvent,
+        limits: Limits,
     ) -> None:
         super().__init__(role)
+        self._limits = limits
         self._process = process
         self._log = log
         self._on_event = on_event
@@ -233,7 +241,7 @@ class _Child(Process):
         code = await self._process.wait()
         # Whatever it started ends with it; also, a grandchild could hold the channel open.
         self.signal_group(signal.SIGKILL)
-        await asyncio.wait([lines], timeout=limits.SHUTDOWN_S)
+        await asyncio.wait([lines], timeout=self._limits.shutdown_s)
         lines.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await lines
@@ -271,8 +279,8 @@ class _Child(Process):
     def tail(self) -> list[str]:
         try:
             with self._log.open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - 16 * limits.KIB))
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 16 * KIB))
                 text = file.read().decode("utf-8", "replace")
         except OSError:
             return []
-        return text.rstrip().splitlines()[-limits.LOG_TAIL_LINES :]
+        return text.rstrip().splitlines()[-self._limits.log_tail_lines :]

@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pydownpour import limits
+from pydownpour.limits import MIB
 from pydownpour.storage.files import FILE_MODE
 
 
@@ -26,17 +26,17 @@ def older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-def keep_short(path: Path) -> bool:
-    """Cut a log if it is too long. Returns whether it was.
+def keep_short(path: Path, size_max: int) -> bool:
+    """Cut a log if it has more than ``size_max`` bytes. Returns whether it had.
 
     Raises:
         OSError: the disk.
     """
     with open(path, "r+b") as log:
-        if os.fstat(log.fileno()).st_size <= limits.LOG_SIZE_MAX:
+        if os.fstat(log.fileno()).st_size <= size_max:
             return False
         with open(older(path), "wb", opener=for_its_owner) as before:
-            shutil.copyfileobj(log, before, limits.MIB)
+            shutil.copyfileobj(log, before, MIB)
         # What was written between the last read and this is lost: a line or two.
         log.truncate(0)
     return True

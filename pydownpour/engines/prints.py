@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from pydownpour import limits
 from pydownpour.engines.streams import Unfailing
+from pydownpour.limits import DEFAULT, Limits
 
-_PARTIAL_SIZE_MAX: Final = 4 * limits.PRINT_LINE_LEN_MAX
-"""Bytes of a line that are kept until its end comes; no letter needs more than four."""
+_LETTER_SIZE_MAX: Final = 4
+"""Bytes of UTF-8."""
 
 _STYLES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Colours, and orders to the cursor."""
@@ -62,21 +62,21 @@ class _Overheard(io.RawIOBase):
 class Lines:
     """Cuts what is printed into lines and tells as many of them as anybody can read.
 
-    A burst of ``limits.PRINT_BURST``, then ``limits.PRINT_LINES_PER_S``; the rest is counted. Pure:
-    told the time.
+    A burst of ``print_burst``, then ``print_lines_per_s``; the rest is counted. Pure: told the
+    time.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[str], None], limits: Limits = DEFAULT) -> None:
+        self._tell, self._limits = tell, limits
         self._partial = b""
-        self._allowance = float(limits.PRINT_BURST)
+        self._allowance = float(limits.print_burst)
         self._at: float | None = None
         self._skipped = 0
 
     def take(self, data: bytes, now: float) -> None:
         """Some bytes were printed."""
         *ended, rest = (self._partial + data).split(b"\n")
-        self._partial = rest[:_PARTIAL_SIZE_MAX]
+        self._partial = rest[: _LETTER_SIZE_MAX * self._limits.print_line_len_max]
         for line in ended:
             self._line(line, now)
 
@@ -84,9 +84,10 @@ class Lines:
         elapsed_s = now - self._at if self._at is not None else 0.0
         self._at = now
         self._allowance = min(
-            float(limits.PRINT_BURST), self._allowance + elapsed_s * limits.PRINT_LINES_PER_S
+            float(self._limits.print_burst),
+            self._allowance + elapsed_s * self._limits.print_lines_per_s,
         )
-        text = _shown(line)
+        text = _shown(line, self._limits.print_line_len_max)
         if not text:
             return
         needed = 2.0 if self._skipped else 1.0  # those that were skipped are worth a line, too
@@ -100,11 +101,11 @@ class Lines:
         self._tell(text)
 
 
-def _shown(line: bytes) -> str:
+def _shown(line: bytes, len_max: int) -> str:
     """As a terminal would leave it: what a carriage return covers is gone, and nothing moves."""
     text = _STYLES.sub("", line.decode("utf-8", "replace")).expandtabs(4).rstrip()
     text = text.rpartition("\r")[2]
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    if len(text) > limits.PRINT_LINE_LEN_MAX:
-        return text[: limits.PRINT_LINE_LEN_MAX] + "..."
+    if len(text) > len_max:
+        return text[:len_max] + "..."
     return text

@@ -5,10 +5,10 @@ Pure: told what ended, how, and what it had done; answers with a decision and it
     exit 0, with a goodbye                   finished
     wrong settings (exit 2)                  fail: the next one would say the same
     the same own failure three times in a    fail: a deterministic mistake is shown, not repeated.
-    row, each within RESTART_STABLE_S of     Not where the job skips units: then the coordinator
+    row, each within restart_stable_s of     Not where the job skips units: then the coordinator
     its start                                counts, and sets the unit aside
-    at one place more than RESTARTS_MAX      fail: starting it again does not cure it
-    crashes within RESTART_WINDOW_S that
+    at one place more than restarts_max      fail: starting it again does not cure it
+    crashes within restart_window_s that
     nothing was done between
     anything else                            again, after a back-off that doubles while the
                                              replica dies young
@@ -23,8 +23,8 @@ import dataclasses
 from collections import deque
 from typing import TypeAlias, final
 
-from pydownpour import limits
 from pydownpour.engines.base import EXIT_CONFIG, EXIT_OK, Exit
+from pydownpour.limits import DEFAULT, Limits
 
 
 @final
@@ -102,9 +102,14 @@ class End:
 
 @final
 class Restarts:
-    """Remembers the crashes of one run."""
+    """Remembers the crashes of one run. Pure: told the time.
 
-    def __init__(self) -> None:
+    Args:
+        limits: How many crashes are too many, and how long the next start waits.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
         self._young: dict[int, int] = {}
         self._failures: dict[str, int] = {}
         self._idle: dict[int, deque[float]] = {}
@@ -117,33 +122,35 @@ class Restarts:
             return Finished(who)
         if end.exit.code == EXIT_CONFIG and end.failure:
             return GiveUp(who)
-        old = end.lived_s >= limits.RESTART_STABLE_S
+        old = end.lived_s >= self._limits.restart_stable_s
         if end.own_fault and not end.cured_by_skipping:
             same = end.failure or end.exit.describe()
             count = self._failures[same] = 1 if old else self._failures.get(same, 0) + 1
-            if count >= limits.RESTART_SAME_FAILURE_MAX:
+            if count >= self._limits.restart_same_failure_max:
                 return GiveUp(
                     f"{who}. That is the {_ordinal(count)} time in a row that one ends so"
                 )
-        if (idle := self._idle_crashes(replica, end, now)) > limits.RESTARTS_MAX:
+        if (idle := self._idle_crashes(replica, end, now)) > self._limits.restarts_max:
             return GiveUp(
-                f"{who}. That is its crash number {idle} within {limits.RESTART_WINDOW_S:g} s and "
-                f"nothing was done between them; the limit is {limits.RESTARTS_MAX} (RESTARTS_MAX)"
+                f"{who}. That is its crash number {idle} within "
+                f"{self._limits.restart_window_s:g} s and nothing was done between them; the "
+                f"limit is {self._limits.restarts_max} (restarts_max)"
             )
         young = self._young[replica] = 0 if old else self._young.get(replica, 0) + 1
         after_s = min(
-            limits.RESTART_BACKOFF_S * 2.0 ** max(0, young - 1), limits.RESTART_BACKOFF_MAX_S
+            self._limits.restart_backoff_s * 2.0 ** max(0, young - 1),
+            self._limits.restart_backoff_max_s,
         )
         return Again(after_s, who)
 
     def _idle_crashes(self, replica: int, end: End, now: float) -> int:
         """Crashes of the place in the window, back to the last one that work was done before."""
-        crashes = self._idle.setdefault(replica, deque(maxlen=limits.RESTARTS_MAX + 1))
+        crashes = self._idle.setdefault(replica, deque(maxlen=self._limits.restarts_max + 1))
         if end.worked or end.cured_by_skipping:
             crashes.clear()
             return 0
         crashes.append(now)
-        while now - crashes[0] > limits.RESTART_WINDOW_S:
+        while now - crashes[0] > self._limits.restart_window_s:
             crashes.popleft()
         return len(crashes)
 

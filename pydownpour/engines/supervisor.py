@@ -20,7 +20,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from pydownpour import limits
 from pydownpour.engines.base import (
     EXIT_CONFIG,
     EXIT_OK,
@@ -34,15 +33,16 @@ from pydownpour.engines.base import (
 from pydownpour.engines.restarts import Again, End, Finished, Restarts
 from pydownpour.errors import ConfigError, ConnectFailed, DownpourError, JobFailed
 from pydownpour.fields import clip
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.wire import messages
 from pydownpour.wire.messages import Status
 
 GRACE_S: Final = 0.3
 """How long a bad end waits for the end that caused it."""
-STOP_ASK_S: Final = limits.SHUTDOWN_S * 2 / 3
-"""Of SHUTDOWN_S, how long processes may end by themselves, once the coordinator has ended, before
-they get SIGTERM."""
+STOP_ASK_SHARE: Final = 2 / 3
+"""Of ``shutdown_s``, how long processes may end by themselves, once the coordinator has ended,
+before they get SIGTERM."""
 
 
 @final
@@ -54,14 +54,25 @@ class Supervisor:
         plan: What to run.
         access: For asking the coordinator's status.
         observer: Gets events and statuses.
+        limits: Of restarts and waits.
     """
 
-    def __init__(self, engine: Engine, plan: Plan, *, access: Access, observer: Observer) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        *,
+        access: Access,
+        observer: Observer,
+        limits: Limits = DEFAULT,
+    ) -> None:
+        self._limits = limits
+        self._stop_ask_s = limits.shutdown_s * STOP_ASK_SHARE
         self._engine = engine
         self._plan = plan
         self._access = access
         self._observer = observer
-        self._restarts = Restarts()
+        self._restarts = Restarts(limits)
         self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._verdict: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -108,7 +119,7 @@ class Supervisor:
                 keepers.append(self._task(self._keep_replica(index, url)))
             keepers.append(self._task(self._watch(url)))
             report = await asyncio.shield(self._verdict)
-            await self._settle(limits.SHUTDOWN_S)
+            await self._settle(self._limits.shutdown_s)
             return report
         except asyncio.CancelledError:
             self._observer.event("stop", "stopping")
@@ -124,7 +135,7 @@ class Supervisor:
             if not self._hurry:
                 for process in self._processes.values():
                     process.stop()
-                await self._settle(limits.SHUTDOWN_S - STOP_ASK_S)
+                await self._settle(self._limits.shutdown_s - self._stop_ask_s)
             if not self._verdict.done():
                 self._verdict.cancel()
 
@@ -147,7 +158,7 @@ class Supervisor:
         while not self._loaded.done():
             futures: list[asyncio.Future[Any]] = [self._loaded, self._verdict]
             done, _ = await asyncio.wait(
-                futures, timeout=limits.LOAD_TOLD_S, return_when=asyncio.FIRST_COMPLETED
+                futures, timeout=self._limits.load_told_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._verdict in done:
                 await self._verdict
@@ -164,15 +175,15 @@ class Supervisor:
         futures: list[asyncio.Future[Any]] = [wanted, self._verdict]
         await asyncio.wait(
             futures,
-            timeout=limits.JOIN_PATIENCE_S,
+            timeout=self._limits.join_patience_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
         if self._verdict.done():
             await self._verdict
         if not wanted.done():
             raise JobFailed(
-                f"the coordinator did not start to listen within {limits.JOIN_PATIENCE_S:g} s; "
-                f"its log: {self._processes['coordinator-0'].log}"
+                f"the coordinator did not start to listen within {self._limits.join_patience_s:g} "
+                f"s; its log: {self._processes['coordinator-0'].log}"
             )
         return wanted.result()
 
@@ -233,9 +244,9 @@ class Supervisor:
             index=process.role.index, pid=process.pid, reason=clip(end.describe())
         )
         with contextlib.suppress(DownpourError):
-            async with Client(url, access=self._access) as client:
+            async with Client(url, access=self._access, limits=self._limits) as client:
                 await client.post(
-                    "/v1/shard/ended", news, messages.HeartbeatAnswer, timeout_s=STOP_ASK_S
+                    "/v1/shard/ended", news, messages.HeartbeatAnswer, timeout_s=self._stop_ask_s
                 )
 
     async def _coordinator_first(self) -> None:
@@ -297,7 +308,7 @@ class Supervisor:
         from pydownpour.net.client import Client
 
         with contextlib.suppress(DownpourError):
-            async with Client(url, access=self._access) as client:
+            async with Client(url, access=self._access, limits=self._limits) as client:
                 self._status = await client.get("/v1/status", Status, timeout_s=1.0)
 
     def _death(self, process: Process, end: Exit, *, why: str = "") -> DownpourError:
@@ -317,7 +328,7 @@ class Supervisor:
         """The traceback of the user's code, or the end of the log, line by line."""
         said = self._said.get(process.role.title, {})
         lines = list(said.get("traceback") or ()) or process.tail()
-        quoted = "".join(f"\n  | {line}" for line in lines[-limits.LOG_TAIL_LINES :])
+        quoted = "".join(f"\n  | {line}" for line in lines[-self._limits.log_tail_lines :])
         return f"{quoted}\n  its whole log: {process.log}"
 
     # -- watching ---------------------------------------------------------------------------------
@@ -328,16 +339,16 @@ class Supervisor:
 
         idle_since: float | None = None
         clock = asyncio.get_running_loop()
-        async with Client(url, access=self._access) as client:
+        async with Client(url, access=self._access, limits=self._limits) as client:
             while True:
-                await asyncio.sleep(limits.STATUS_POLL_S)
+                await asyncio.sleep(self._limits.status_poll_s)
                 with contextlib.suppress(DownpourError):
                     self._status = await client.get("/v1/status", Status, timeout_s=5.0)
                     self._observer.status(self._status)
                 if len(self._ended) < self._plan.replicas:
                     continue
                 idle_since = clock.time() if idle_since is None else idle_since
-                if clock.time() - idle_since > limits.DEAD_S and self._work_left():
+                if clock.time() - idle_since > self._limits.dead_s and self._work_left():
                     raise JobFailed(self._work_left())
 
     def _work_left(self) -> str:
@@ -379,7 +390,7 @@ class Supervisor:
             await self._until_written(ended)
         finally:
             ended.cancel()
-        await self._settle(STOP_ASK_S)
+        await self._settle(self._stop_ask_s)
         self._hurry = False
 
     async def _ask_stop(self, url: str, stop: messages.Stop, ended: asyncio.Future[Exit]) -> None:
@@ -387,7 +398,7 @@ class Supervisor:
 
         async def ask() -> None:
             with contextlib.suppress(DownpourError):
-                async with Client(url, access=self._access) as client:
+                async with Client(url, access=self._access, limits=self._limits) as client:
                     await client.post("/v1/stop", stop, messages.HeartbeatAnswer)
 
         asking = asyncio.ensure_future(ask())
@@ -400,16 +411,16 @@ class Supervisor:
     async def _until_written(self, ended: asyncio.Future[Exit]) -> None:
         """Wait for the coordinator's end: it may write for minutes, and says so in its status.
 
-        Given up when it has not answered for ``limits.REQUEST_TIMEOUT_S``, or when nobody listens
+        Given up when it has not answered for ``request_timeout_s``, or when nobody listens
         any more or the report is made, and it still does not end: something of the user's holds it.
         """
         from pydownpour.net.client import Client
 
         clock = asyncio.get_running_loop()
         heard_at, over_at = clock.time(), float("inf")
-        async with Client(self._url.result(), access=self._access) as client:
+        async with Client(self._url.result(), access=self._access, limits=self._limits) as client:
             while not ended.done():
-                await asyncio.wait([ended], timeout=limits.STATUS_POLL_S)
+                await asyncio.wait([ended], timeout=self._limits.status_poll_s)
                 is_over = self._report is not None
                 try:
                     self._status = await client.get("/v1/status", Status, timeout_s=5.0)
@@ -419,9 +430,9 @@ class Supervisor:
                 except DownpourError:
                     pass
                 over_at = min(over_at, clock.time()) if is_over else float("inf")
-                if clock.time() - over_at > STOP_ASK_S:
+                if clock.time() - over_at > self._stop_ask_s:
                     return
-                if clock.time() - heard_at > limits.REQUEST_TIMEOUT_S:
+                if clock.time() - heard_at > self._limits.request_timeout_s:
                     self._observer.event(
                         "stop", "the coordinator does not answer any more; it is killed"
                     )

@@ -9,8 +9,8 @@ from typing import final
 
 from aiohttp import web
 
-from pydownpour import limits
 from pydownpour.errors import LimitExceeded, RemoteProtocolError, TooLarge
+from pydownpour.limits import DEFAULT, Limits
 
 
 @final
@@ -35,7 +35,7 @@ class Budget:
         _check_size(size, route_max)
         if self.used + size > self.size_max:
             raise LimitExceeded(
-                f"bodies of {self.used} bytes are being read here, the limit is BODIES_SIZE_MAX "
+                f"bodies of {self.used} bytes are being read here, the limit is bodies_size_max "
                 f"({self.size_max}); try again"
             )
         self.used += size
@@ -45,27 +45,29 @@ class Budget:
             self.used -= size
 
 
-async def whole(request: web.BaseRequest, size_max: int) -> bytes:
+async def whole(request: web.BaseRequest, size_max: int, limits: Limits = DEFAULT) -> bytes:
     """The body, never more than size_max bytes of it, and never from a stalled sender."""
     if not request.content.is_eof():
-        return b"".join([chunk async for chunk in chunks(request, size_max)])
+        return b"".join([chunk async for chunk in chunks(request, size_max, limits)])
     # It came whole, with its header: nobody has to be waited for, and no timer set.
     body = request.content.read_nowait()
     _check_size(len(body), size_max)
     return body
 
 
-async def chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes]:
+async def chunks(
+    request: web.BaseRequest, size_max: int, limits: Limits = DEFAULT
+) -> AsyncIterator[bytes]:
     """The same, piece by piece.
 
     Raises:
         TooLarge: than size_max.
-        RemoteProtocolError: the sender is slower than ``BODY_WINDOW_SIZE_MIN`` bytes in
-            ``BODY_WINDOW_S``. The taker's time is not the sender's.
+        RemoteProtocolError: the sender is slower than ``body_window_size_min`` bytes in
+            ``body_window_s``. The taker's time is not the sender's.
     """
     _check_size(request.content_length or 0, size_max)
     content, loop = request.content, asyncio.get_running_loop()
-    size, batch, left_s = 0, 0, limits.BODY_WINDOW_S
+    size, batch, left_s = 0, 0, limits.body_window_s
     try:
         async with asyncio.timeout(None) as deadline:
             while True:
@@ -80,13 +82,13 @@ async def chunks(request: web.BaseRequest, size_max: int) -> AsyncIterator[bytes
                 batch += len(chunk)
                 if size > size_max:
                     raise TooLarge(f"body of more than {size_max} bytes, the limit here")
-                if batch >= limits.BODY_WINDOW_SIZE_MIN:
-                    batch, left_s = 0, limits.BODY_WINDOW_S
+                if batch >= limits.body_window_size_min:
+                    batch, left_s = 0, limits.body_window_s
                 yield chunk
     except TimeoutError as error:
         raise RemoteProtocolError(
-            f"body stalled after {size} bytes: {batch} in {limits.BODY_WINDOW_S:g} s, where "
-            f"{limits.BODY_WINDOW_SIZE_MIN} are the least"
+            f"body stalled after {size} bytes: {batch} in {limits.body_window_s:g} s, where "
+            f"{limits.body_window_size_min} are the least"
         ) from error
     except RuntimeError as error:
         if request.transport is not None:

@@ -22,6 +22,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     UpgradeRefused,
 )
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net import parser, sockets
 from pydownpour.net.access import Access
 from pydownpour.net.pace import Pace, Watch
@@ -40,8 +41,9 @@ GATEWAY_STATUSES: Final = (502, 503, 504)
 class Client:
     """Talks to one base URL; an async context manager.
 
-    Its time limits watch bytes: a request is given up when for ``timeout_s`` nothing of it, or of
-    its answer, has moved, however long all of it takes.
+    Its time limits watch bytes: a request is given up when for ``timeout_s`` (``request_timeout_s``
+    of its limits, unless said) nothing of it, or of its answer, has moved, however long all of it
+    takes.
 
     Redirects are never followed (a token would travel with them), answers are never unpacked.
     Proxies of the environment are obeyed (see ``net.proxies``), but never for loopback.
@@ -52,7 +54,7 @@ class Client:
         AuthError, LayoutMismatch, Fenced, NotReady, ...: what the peer named, in its words.
     """
 
-    def __init__(self, url: str, *, access: Access) -> None:
+    def __init__(self, url: str, *, access: Access, limits: Limits = DEFAULT) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"peer URL {url!r} must start with http:// or https://")
         try:
@@ -63,7 +65,7 @@ class Client:
         if not parts.hostname:
             raise ConfigError(f"bad URL {url!r}: it names no host")
         self.url = url.rstrip("/")
-        self._access = access
+        self._access, self.limits = access, limits
         self._proxy = proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
 
@@ -102,7 +104,7 @@ class Client:
         message: Message,
         answer: type[M],
         *,
-        timeout_s: float = limits.REQUEST_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> M:
         """Send a message, get a message."""
         body = messages.encode(message)
@@ -116,17 +118,11 @@ class Client:
         answer: type[M],
         *,
         size_max: int = limits.JSON_SIZE_MAX,
-        timeout_s: float = limits.REQUEST_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> M:
         """Get a message of at most ``size_max`` bytes."""
         data = await self._ask("GET", path, None, {}, size_max, timeout_s)
         return messages.decode(answer, data)
-
-    async def get_bytes(
-        self, path: str, *, size_max: int, timeout_s: float = limits.REQUEST_TIMEOUT_S
-    ) -> bytes:
-        """Get a binary body of at most size_max bytes."""
-        return await self._ask("GET", path, None, {}, size_max, timeout_s)
 
     async def exchange(
         self,
@@ -136,7 +132,7 @@ class Client:
         *,
         size_max: int,
         size: int | None = None,
-        timeout_s: float = limits.REQUEST_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> bytes:
         """POST binary buffers, get a binary body of at most ``size_max`` bytes.
 
@@ -146,7 +142,7 @@ class Client:
             headers: Beside the usual ones.
             size_max: Bytes of the answer.
             size: Bytes of all buffers; None counts them, all at once.
-            timeout_s: Seconds in which nothing moves.
+            timeout_s: Seconds in which nothing moves; None: the limit.
         """
         if size is None:
             buffers = [*buffers]
@@ -164,9 +160,10 @@ class Client:
         return await self._ask("POST", path, body(), sent, size_max, timeout_s, progress)
 
     async def chunks(
-        self, path: str, headers: Mapping[str, str], *, timeout_s: float = limits.REQUEST_TIMEOUT_S
+        self, path: str, headers: Mapping[str, str], *, timeout_s: float | None = None
     ) -> AsyncIterator[bytes]:
-        """GET a binary body piece by piece; each piece must come within timeout_s."""
+        """GET a binary body piece by piece; each must come within ``timeout_s``."""
+        timeout_s = self.limits.request_timeout_s if timeout_s is None else timeout_s
         with self._errors(timeout_s):
             async with asyncio.timeout(timeout_s) as deadline:
                 async with self._open().get(
@@ -187,13 +184,14 @@ class Client:
         headers: Mapping[str, str],
         protocol: StreamProtocol,
         *,
-        timeout_s: float = limits.CONNECT_TIMEOUT_S,
+        timeout_s: float | None = None,
     ) -> None:
         """Open a stream: after this ``protocol`` owns the connection.
 
         Raises:
             UpgradeRefused: an answer other than 101 that is no peer's error.
         """
+        timeout_s = self.limits.connect_timeout_s if timeout_s is None else timeout_s
         wanted = {**headers, "Connection": "Upgrade", "Upgrade": messages.UPGRADE}
         with self._errors(timeout_s):
             async with asyncio.timeout(timeout_s):
@@ -224,9 +222,10 @@ class Client:
         body: Any,
         headers: Mapping[str, str],
         size_max: int,
-        timeout_s: float,
+        timeout_s: float | None,
         progress: _Progress | None = None,
     ) -> bytes:
+        timeout_s = self.limits.request_timeout_s if timeout_s is None else timeout_s
         if progress is None:
             progress = _Progress(written=len(body or b""))
         with self._errors(timeout_s):

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast, final
 from aiohttp import streams, web
 from aiohttp.web_protocol import RequestHandler
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net import noise
 from pydownpour.net.gate import Gate
 from pydownpour.wire import messages
@@ -70,15 +70,22 @@ class HttpServer(web.Server):
         name: The role, for log lines.
         capacity: How many connections there may be.
         tls: For a server of https.
+        limits: Of a connection's times and sizes.
     """
 
     def __init__(
-        self, serve: Serve, *, name: str, capacity: int, tls: ssl.SSLContext | None
+        self,
+        serve: Serve,
+        *,
+        name: str,
+        capacity: int,
+        tls: ssl.SSLContext | None,
+        limits: Limits = DEFAULT,
     ) -> None:
         super().__init__(serve)
-        self.name, self.tls = name, tls
-        self.gate: Gate[Seat] = Gate(capacity)
-        self.noise = noise.Noise()
+        self.name, self.tls, self.limits = name, tls, limits
+        self.gate: Gate[Seat] = Gate(capacity, limits)
+        self.noise = noise.Noise(limits)
         self.handshakes: dict[asyncio.Task[None], None] = {}
 
     def __call__(self) -> Any:
@@ -92,11 +99,11 @@ class HttpServer(web.Server):
             seat,
             loop=self._loop,
             access_log=None,
-            max_line_size=limits.HTTP_LINE_SIZE_MAX,
-            max_field_size=limits.HTTP_LINE_SIZE_MAX,
-            max_headers=limits.HTTP_HEADER_COUNT_MAX,
-            keepalive_timeout=limits.KEEPALIVE_S,
-            lingering_time=limits.LINGER_S,
+            max_line_size=self.limits.http_line_size_max,
+            max_field_size=self.limits.http_line_size_max,
+            max_headers=self.limits.http_header_count_max,
+            keepalive_timeout=self.limits.keepalive_s,
+            lingering_time=self.limits.linger_s,
             auto_decompress=False,
         )
 
@@ -116,11 +123,19 @@ class HttpServer(web.Server):
 class Connection(RequestHandler):
     """aiohttp's protocol, with a seat, a header timer and small slices."""
 
-    __slots__ = ("_body", "_header_size", "_header_timer", "_refusing", "_seat", "_server")
+    __slots__ = (
+        "_body",
+        "_header_size",
+        "_header_timer",
+        "_limits",
+        "_refusing",
+        "_seat",
+        "_server",
+    )
 
     def __init__(self, server: HttpServer, seat: Seat | None, **options: Any) -> None:
         super().__init__(server, **options)
-        self._server, self._seat = server, seat
+        self._server, self._seat, self._limits = server, seat, server.limits
         self._header_timer: asyncio.TimerHandle | None = None
         self._header_size = 0
         self._body: streams.StreamReader = streams.EMPTY_PAYLOAD
@@ -158,12 +173,12 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Asyncio: bytes, of which aiohttp parses as many as we know the meaning of."""
-        if len(data) <= limits.HTTP_SLICE_SIZE or not self._body.is_eof():
+        if len(data) <= self._limits.http_slice_size or not self._body.is_eof():
             self._feed(data)
             return
         start = 0
         while start < len(data) and not self._refusing:
-            stop = start + limits.HTTP_SLICE_SIZE if self._body.is_eof() else len(data)
+            stop = start + self._limits.http_slice_size if self._body.is_eof() else len(data)
             self._feed(data[start:stop])
             start = stop
 
@@ -181,8 +196,8 @@ class Connection(RequestHandler):
         elif data and not in_body and not self._refusing:
             # A piece of a header block. (Without data aiohttp goes on with what it has kept.)
             self._header_size += len(data)
-            if self._header_size > limits.HTTP_HEADERS_SIZE_MAX:
-                self._end(f"a header block of more than {limits.HTTP_HEADERS_SIZE_MAX} bytes")
+            if self._header_size > self._limits.http_headers_size_max:
+                self._end(f"a header block of more than {self._limits.http_headers_size_max} bytes")
             elif self._header_timer is None and self._current_request is None:
                 self._arm()
 
@@ -219,9 +234,9 @@ class Connection(RequestHandler):
 
     def _arm(self) -> None:
         self._header_timer = self._loop.call_later(
-            limits.HEADER_TIMEOUT_S,
+            self._limits.header_timeout_s,
             self._end,
-            f"no whole request header within {limits.HEADER_TIMEOUT_S:g} s",
+            f"no whole request header within {self._limits.header_timeout_s:g} s",
         )
 
     def _disarm(self) -> None:
@@ -264,7 +279,7 @@ class _TlsDoor(asyncio.Protocol):
                 lambda: connection,
                 sock,
                 ssl=self._tls,
-                ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
+                ssl_handshake_timeout=self._server.limits.tls_handshake_timeout_s,
             )
         except (OSError, ssl.SSLError) as error:
             words = str(error) or type(error).__name__

@@ -14,7 +14,7 @@ import ipaddress
 from collections.abc import Hashable
 from typing import Generic, TypeVar, final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 
 C = TypeVar("C", bound=Hashable)
 
@@ -25,10 +25,12 @@ class Gate(Generic[C]):
 
     Args:
         capacity: How many there may be.
+        limits: ``connections_max``, and how many strangers.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = max(2, min(capacity, limits.CONNECTIONS_MAX))
+    def __init__(self, capacity: int, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
+        self.capacity = max(2, min(capacity, limits.connections_max))
         self._strangers: dict[C, str] = {}
         self._by_address: dict[str, dict[C, None]] = {}
         self._busy: dict[C, None] = {}
@@ -45,7 +47,7 @@ class Gate(Generic[C]):
     @property
     def strangers_max(self) -> int:
         """How many may have proven nothing: half of the places are for known peers."""
-        return min(limits.STRANGERS_MAX, self.capacity // 2)
+        return min(self._limits.strangers_max, self.capacity // 2)
 
     def enter(self, connection: C, host: str) -> C | None:
         """A new connection from an address.
@@ -55,7 +57,7 @@ class Gate(Generic[C]):
         """
         address = neighbourhood(host)
         mine = self._by_address.get(address, {})
-        if len(mine) >= min(limits.STRANGERS_PER_ADDRESS_MAX, self.strangers_max):
+        if len(mine) >= min(self._limits.strangers_per_address_max, self.strangers_max):
             goes = next(iter(mine))
         elif len(self._strangers) >= self.strangers_max:
             goes = self._least_wanted()
@@ -122,7 +124,7 @@ def neighbourhood(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
-def capacity(descriptors_max: int, descriptors_open: int) -> int:
+def capacity(descriptors_max: int, descriptors_open: int, reserved: int) -> int:
     """Connections that leave the rest of a process the descriptors it needs."""
     free = descriptors_max - descriptors_open
-    return max(free - limits.DESCRIPTORS_RESERVED, free // 2, 2)
+    return max(free - reserved, free // 2, 2)

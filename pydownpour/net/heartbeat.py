@@ -5,7 +5,7 @@ Whatever else goes wrong (a connection, a refusal, an answer that nobody can rea
 our own) is logged and tried again. A heartbeat that was refused is sent again without its counts:
 that somebody lives matters more than what it counted.
 
-Nobody waits for a coordinator that is gone: it may be silent for ``limits.JOIN_PATIENCE_S``, but
+Nobody waits for a coordinator that is gone: it may be silent for ``join_patience_s``, but
 where its host refuses connections no process listens any more, and the wait is short.
 """
 
@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable
 from typing import final
 
-from pydownpour import limits
 from pydownpour.errors import (
     ClosedError,
     DownpourError,
@@ -25,6 +24,7 @@ from pydownpour.errors import (
     NotReady,
     TransportError,
 )
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Stalls, Turn
 from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer
@@ -37,7 +37,7 @@ class Heartbeats:
     """Sends them until the coordinator ends this role.
 
     Args:
-        client: Of the coordinator.
+        client: Of the coordinator; its limits are ours.
         every_s: Between two of them.
         make: Makes the next one; False asks for one without counts.
         heard: Gets each answer.
@@ -53,8 +53,9 @@ class Heartbeats:
     ) -> None:
         self._client, self._every_s = client, every_s
         self._make, self._heard = make, heard
-        self._patience = Patience(client.url)
-        self._turn = Turn()
+        self._limits = client.limits
+        self._patience = Patience(client.url, client.limits)
+        self._turn = Turn(client.limits)
         self._with_counts = True
         self._logged = ""
 
@@ -68,7 +69,8 @@ class Heartbeats:
         """
         loop = asyncio.get_running_loop()
         self._patience.heard(loop.time())
-        self._stalls = Stalls(loop.time(), self._every_s + limits.HEARTBEAT_TIMEOUT_S)
+        step_s = self._every_s + self._limits.heartbeat_timeout_s
+        self._stalls = Stalls(loop.time(), step_s, self._limits.stall_s)
         while True:
             sent_at = loop.time()
             answer = await self._send()
@@ -79,7 +81,7 @@ class Heartbeats:
                 if answer.fenced or answer.state in ("done", "failed"):
                     return answer
             next_in_s = sent_at + self._every_s - loop.time()
-            await asyncio.sleep(max(next_in_s, limits.BACKOFF_MIN_S))
+            await asyncio.sleep(max(next_in_s, self._limits.backoff_min_s))
 
     async def _send(self) -> HeartbeatAnswer | None:
         loop = asyncio.get_running_loop()
@@ -89,7 +91,7 @@ class Heartbeats:
                 "/v1/heartbeat",
                 self._make(with_counts),
                 HeartbeatAnswer,
-                timeout_s=limits.HEARTBEAT_TIMEOUT_S,
+                timeout_s=self._limits.heartbeat_timeout_s,
             )
         except (Fenced, JobFailed, ClosedError):
             raise
@@ -126,10 +128,11 @@ class Patience:
 
     Args:
         url: Of the coordinator, for words.
+        limits: ``join_patience_s``, ``coordinator_refused_s``, ``finished_refused_s``.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, limits: Limits = DEFAULT) -> None:
+        self._url, self._limits = url, limits
         self.heard_at = 0.0
         """When it last answered."""
         self._refused_since: float | None = None
@@ -153,22 +156,22 @@ class Patience:
         elif self._refused_since is None:
             self._refused_since = now
         silent_s = now - self.heard_at
-        if silent_s > limits.JOIN_PATIENCE_S:
+        if silent_s > self._limits.join_patience_s:
             return JobFailed(
                 f"no answer from the coordinator at {self._url} for {silent_s:.0f} s, the limit "
-                f"is {limits.JOIN_PATIENCE_S:g} s (JOIN_PATIENCE_S): {error}"
+                f"is {self._limits.join_patience_s:g} s (join_patience_s): {error}"
             )
         if self._refused_since is None:
             return None
         refused_s = now - self._refused_since
-        if self._was_finishing and refused_s >= limits.FINISHED_REFUSED_S:
+        if self._was_finishing and refused_s >= self._limits.finished_refused_s:
             return ClosedError(
                 f"the coordinator at {self._url} was finishing the job and is gone; its report and "
                 "run folder say how the job ended"
             )
-        if refused_s >= limits.COORDINATOR_REFUSED_S:
+        if refused_s >= self._limits.coordinator_refused_s:
             return JobFailed(
                 f"the coordinator at {self._url} is gone: nobody has listened there for "
-                f"{refused_s:.0f} s (COORDINATOR_REFUSED_S)"
+                f"{refused_s:.0f} s (coordinator_refused_s)"
             )
         return None

@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Any, final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT
 
 resource: Any = None
 with contextlib.suppress(ImportError):  # Windows has none
@@ -76,10 +76,10 @@ class ThisProcess(ProcessFacts):
     def descriptors(self) -> tuple[int, int]:
         """From getrlimit, and from /proc or /dev where they are."""
         if resource is None:
-            return limits.DESCRIPTORS_WANTED, 0
+            return DEFAULT.descriptors_wanted, 0
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if allowed == resource.RLIM_INFINITY:
-            allowed = limits.DESCRIPTORS_WANTED
+            allowed = DEFAULT.descriptors_wanted
         for folder in ("/proc/self/fd", "/dev/fd"):
             with contextlib.suppress(OSError):
                 return allowed, len(os.listdir(folder))
@@ -91,7 +91,7 @@ def raise_descriptors() -> None:
     if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.DESCRIPTORS_WANTED
+    wanted = DEFAULT.descriptors_wanted
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pydownpour import _core, limits
+from pydownpour import _core
 from pydownpour.errors import DownpourError, PeerLost, TransportError
 from pydownpour.layout import Flat, Layout, fragments_of, raw
+from pydownpour.limits import CONTROL_SIZE_MAX, DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.wire import messages
@@ -27,6 +28,7 @@ async def read_parameters(
     fragment_len: int,
     secret: str,
     last: bool = False,
+    limits: Limits = DEFAULT,
 ) -> Flat:
     """Fetch the whole of a job's parameters over GET, from all shards at once.
 
@@ -37,6 +39,7 @@ async def read_parameters(
         fragment_len: As it is cut.
         secret: A reader's.
         last: Nobody will push any more: open rounds are closed first.
+        limits: Of the connections.
 
     Shapes:
         returns: (layout.len,) float32. Each fragment is whole; fragments may differ in age.
@@ -48,7 +51,7 @@ async def read_parameters(
     """
     flat = layout.zeros()
     query = "&last=1" if last else ""
-    read = _reading(flat, access, fragment_len, _headers(layout, secret), query)
+    read = _reading(flat, access, fragment_len, _headers(layout, secret), query, limits)
     tasks = [asyncio.ensure_future(read(entry)) for entry in shards]
     try:
         for task in tasks:
@@ -67,6 +70,7 @@ async def read_what_answers(
     access: Access,
     fragment_len: int,
     secret: str,
+    limits: Limits = DEFAULT,
 ) -> tuple[Flat, dict[int, DownpourError]]:
     """As :func:`read_parameters`, for the last time, of those shards that can be read.
 
@@ -76,7 +80,7 @@ async def read_what_answers(
     """
     flat = layout.zeros()
     flat.fill(np.nan)
-    read = _reading(flat, access, fragment_len, _headers(layout, secret), "&last=1")
+    read = _reading(flat, access, fragment_len, _headers(layout, secret), "&last=1", limits)
     failures: dict[int, DownpourError] = {}
 
     async def attempt(entry: ShardEntry) -> None:
@@ -100,14 +104,19 @@ def _headers(layout: Layout, secret: str) -> dict[str, str]:
 
 
 def _reading(
-    flat: Flat, access: Access, fragment_len: int, headers: dict[str, str], query: str
+    flat: Flat,
+    access: Access,
+    fragment_len: int,
+    headers: dict[str, str],
+    query: str,
+    limits: Limits,
 ) -> Callable[[ShardEntry], Coroutine[Any, Any, None]]:
     """Reads one shard into its place."""
 
     async def read(entry: ShardEntry) -> None:
         values = flat[entry.start : entry.start + entry.len]
         named, first = {**headers, messages.HEADER_EPOCH: str(entry.epoch)}, 0
-        async with Client(entry.url, access=access) as client:
+        async with Client(entry.url, access=access, limits=limits) as client:
             while True:
                 inlet = _inlet(entry, values, fragment_len)
                 try:
@@ -121,7 +130,7 @@ def _reading(
                         raise
                 # On a slow link it would never come whole: what has landed is kept.
                 first = behind
-                await asyncio.sleep(limits.BACKOFF_MIN_S)
+                await asyncio.sleep(client.limits.backoff_min_s)
 
     return read
 
@@ -132,7 +141,7 @@ def _inlet(entry: ShardEntry, values: Flat, fragment_len: int) -> _core.ReplicaI
         len=entry.len,
         fragment_len=fragment_len,
         first_fragment=fragments.start,
-        control_size_max=limits.CONTROL_SIZE_MAX,
+        control_size_max=CONTROL_SIZE_MAX,
     )
     inlet.set_target(values, np.zeros(len(fragments), np.uint64))
     return inlet

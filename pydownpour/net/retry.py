@@ -8,8 +8,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, final
 
-from pydownpour import limits
 from pydownpour.errors import DownpourError
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.waiting import Stalls, Waiting
 
 T = TypeVar("T")
@@ -17,26 +17,27 @@ T = TypeVar("T")
 
 @final
 class Backoff:
-    """Pauses, twice as long each time: ``limits.BACKOFF_MIN_S`` to ``BACKOFF_MAX_S``. Pure.
+    """Pauses, twice as long each time: ``backoff_min_s`` to ``backoff_max_s``. Pure.
 
     Args:
         rng: Spreads those who were cut off together: each pause is 0.5 to 1 times its length.
             None: it is the length itself.
+        limits: The shortest and the longest.
     """
 
-    def __init__(self, rng: random.Random | None = None) -> None:
-        self._rng = rng
-        self._pause_s = limits.BACKOFF_MIN_S
+    def __init__(self, rng: random.Random | None = None, limits: Limits = DEFAULT) -> None:
+        self._rng, self._limits = rng, limits
+        self._pause_s = limits.backoff_min_s
 
     def next_s(self) -> float:
         """Seconds until the next try."""
         pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, limits.BACKOFF_MAX_S)
+        self._pause_s = min(2 * pause_s, self._limits.backoff_max_s)
         return pause_s if self._rng is None else pause_s * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
         """Something worked: the next pause is the shortest again."""
-        self._pause_s = limits.BACKOFF_MIN_S
+        self._pause_s = self._limits.backoff_min_s
 
 
 async def patiently(
@@ -44,6 +45,7 @@ async def patiently(
     *,
     whom: str = "",
     rng: random.Random | None = None,
+    limits: Limits = DEFAULT,
     progress: Callable[[], int] = lambda: 0,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
@@ -53,20 +55,21 @@ async def patiently(
         ask: One try.
         whom: Who is waited for, in words, said while it lasts; "" says nothing.
         rng: Of the pauses, see :class:`Backoff`.
+        limits: Of the pauses, and ``join_patience_s``.
         progress: Grows when a try that failed got somewhere: then patience begins anew.
         sleep: Waits between two tries; may raise to end it.
 
     Raises:
         DownpourError: of the last try. One that is ``retryable`` was tried again for
-            ``limits.JOIN_PATIENCE_S`` without progress, the time not counted in which this process
+            ``join_patience_s`` without progress, the time not counted in which this process
             itself stood still.
     """
     clock = asyncio.get_running_loop().time
-    backoff, before = Backoff(rng), progress()
-    stalls = Stalls(clock(), limits.REQUEST_TIMEOUT_S + limits.BACKOFF_MAX_S)
-    give_up_at = clock() + limits.JOIN_PATIENCE_S
+    backoff, before = Backoff(rng, limits), progress()
+    stalls = Stalls(clock(), limits.request_timeout_s + limits.backoff_max_s, limits.stall_s)
+    give_up_at = clock() + limits.join_patience_s
     async with contextlib.AsyncExitStack() as stack:
-        waiting = await stack.enter_async_context(Waiting(whom)) if whom else None
+        waiting = await stack.enter_async_context(Waiting(whom, limits)) if whom else None
         while True:
             try:
                 return await ask()
@@ -75,7 +78,7 @@ async def patiently(
                     raise
                 give_up_at += stalls.look(clock())
                 if (now := progress()) != before:
-                    before, give_up_at = now, clock() + limits.JOIN_PATIENCE_S
+                    before, give_up_at = now, clock() + limits.join_patience_s
                     backoff.reset()
                 if clock() > give_up_at:
                     raise

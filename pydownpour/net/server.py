@@ -27,6 +27,7 @@ from pydownpour.errors import (
     UpgradeRefused,
 )
 from pydownpour.fields import clip
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net import bodies, gate, parser, process, sockets
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.connections import Connection, HttpServer, problem_response
@@ -130,6 +131,7 @@ class Server:
         access: Token, TLS, and names it may be called by.
         name: The role, for words.
         advertise: A URL others are told to call, if it is not the one we listen on.
+        limits: Of connections, bodies and readers.
 
     Lifecycle: ``start`` binds (port 0 lets the system choose; ``url`` says what came out),
     ``stop`` closes every connection. Cancelling ``start`` leaves nothing open.
@@ -147,6 +149,7 @@ class Server:
         access: Access,
         name: str,
         advertise: str = "",
+        limits: Limits = DEFAULT,
     ) -> None:
         access.check_bind(bind)
         if advertise:
@@ -159,10 +162,10 @@ class Server:
                 self._upgrades[route.path] = route
             else:
                 self._routes[route.method, route.path] = route
-        self._bind, self._access, self._name = bind, access, name
+        self._bind, self._access, self._name, self._limits = bind, access, name, limits
         self._runner: web.ServerRunner | None = None
-        self._bodies = bodies.Budget(limits.BODIES_SIZE_MAX)
-        self._faults = Noise()
+        self._bodies = bodies.Budget(limits.bodies_size_max)
+        self._faults = Noise(limits)
         """Of ours: a peer that has found one shall not fill the log with it."""
         self._streams: dict[StreamProtocol, None] = {}
         self.url = ""
@@ -182,8 +185,9 @@ class Server:
         http = HttpServer(
             self._serve,
             name=self._name,
-            capacity=gate.capacity(*process.descriptors()),
+            capacity=gate.capacity(*process.descriptors(), self._limits.descriptors_reserved),
             tls=context,
+            limits=self._limits,
         )
         runner = web.ServerRunner(http, shutdown_timeout=0.2)
         await runner.setup()
@@ -271,26 +275,28 @@ class Server:
             words = f"the body's Content-Type must be {' or '.join(BODY_TYPES)}"
             return _refused(connection, 415, "type", words)
         if route.streamed:
-            chunks = bodies.chunks(request, route.size_max)
+            chunks = bodies.chunks(request, route.size_max, self._limits)
             return await self._written(request, await route.handler(_call(request, b"", chunks)))
         with self._bodies.reserved(request.content_length or 0, route.size_max):
-            body = await bodies.whole(request, route.size_max)
+            body = await bodies.whole(request, route.size_max, self._limits)
             answer = await route.handler(_call(request, body))
         return await self._written(request, answer)
 
     async def _written(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
         kind = "application/octet-stream"
         if isinstance(answer, FrameBody):
-            return await _write_frames(request, answer, kind)
+            return await _write_frames(request, answer, kind, self._limits)
         if isinstance(answer, str):
             return web.Response(text=answer)
         if isinstance(answer, Message):
             answer, kind = messages.encode(answer), "application/json"
-        if len(answer) <= limits.READER_HIGH_WATER:
+        if len(answer) <= self._limits.reader_high_water:
             return web.Response(body=answer, content_type=kind)
         # Whoever takes its time over a long answer keeps memory until then, which is bounded.
         with self._bodies.reserved(len(answer), len(answer)):
-            return await _write_frames(request, _in_pieces(answer), kind)
+            return await _write_frames(
+                request, _in_pieces(answer, self._limits.reader_high_water), kind, self._limits
+            )
 
     async def _upgrade(self, request: web.BaseRequest, route: UpgradeRoute) -> web.StreamResponse:
         wanted = request.headers.get("Upgrade", "")
@@ -340,8 +346,8 @@ def _refused(connection: Connection, status: int, code: str, words: str) -> web.
     return problem_response(status, Problem(code=code, message=clip(words)))
 
 
-def _in_pieces(data: bytes) -> FrameBody:
-    view, size = memoryview(data), limits.READER_HIGH_WATER
+def _in_pieces(data: bytes, size: int) -> FrameBody:
+    view = memoryview(data)
     pieces = iter(range(0, len(data), size))
 
     def produce() -> list[Any] | None:
@@ -351,7 +357,9 @@ def _in_pieces(data: bytes) -> FrameBody:
     return FrameBody(produce)
 
 
-async def _write_frames(request: web.BaseRequest, body: FrameBody, kind: str) -> web.StreamResponse:
+async def _write_frames(
+    request: web.BaseRequest, body: FrameBody, kind: str, limits: Limits
+) -> web.StreamResponse:
     """Write the buffers as they are, one HTTP chunk for all that are produced at once.
 
     aiohttp's own writer would copy every buffer together with its chunk's first and last line.
@@ -378,12 +386,12 @@ async def _write_frames(request: web.BaseRequest, body: FrameBody, kind: str) ->
 
     def give_up() -> None:
         log.info(
-            "%s took fewer than %d bytes of its answer in %g s (READER_SIZE_MIN, READER_WINDOW_S)",
-            request.remote, limits.READER_SIZE_MIN, limits.READER_WINDOW_S,
+            "%s took fewer than %d bytes of its answer in %g s (reader_size_min, reader_window_s)",
+            request.remote, limits.reader_size_min, limits.reader_window_s,
         )  # fmt: skip
         drop()
 
-    watch = Watch(Pace(limits.READER_WINDOW_S, limits.READER_SIZE_MIN), taken, give_up)
+    watch = Watch(Pace(limits.reader_window_s, limits.reader_size_min), taken, give_up)
     ended = body.begins(drop)
     try:
         while not transport.is_closing():

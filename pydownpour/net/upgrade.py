@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pydownpour import limits
 from pydownpour.errors import DownpourError, InternalError
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net import sockets
 from pydownpour.net.writing import write_buffers
 
@@ -32,7 +32,8 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     closes, ``abort`` drops. ``wait_closed`` returns when the connection is gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self.limits = limits
         self._transport: asyncio.Transport | None = None
         self._replaced: asyncio.BaseProtocol | None = None
         self._closed = asyncio.get_running_loop().create_future()
@@ -44,7 +45,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         """Why the stream ended, if not by agreement."""
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.high_water = limits.WRITE_HIGH_WATER
+        self.high_water = limits.write_high_water
         """Bytes that may wait unsent before ``is_writable`` is False."""
 
     # -- for subclasses --------------------------------------------------------------------------

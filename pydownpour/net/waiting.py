@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 
 log = logging.getLogger(__name__)
 
@@ -17,10 +17,11 @@ class Waiting:
 
     Args:
         whom: In words.
+        limits: ``wait_told_s`` and ``wait_told_max_s``.
     """
 
-    def __init__(self, whom: str) -> None:
-        self._whom = whom
+    def __init__(self, whom: str, limits: Limits = DEFAULT) -> None:
+        self._whom, self._limits = whom, limits
         self._why = "no answer yet"
         self._telling: asyncio.Task[None] | None = None
 
@@ -38,7 +39,7 @@ class Waiting:
         self._why = str(why)
 
     async def _tell(self) -> None:
-        loop, turn = asyncio.get_running_loop(), Turn()
+        loop, turn = asyncio.get_running_loop(), Turn(self._limits)
         since = loop.time()
         while True:
             await asyncio.sleep(turn.next_at(since) - loop.time())
@@ -49,26 +50,27 @@ class Waiting:
 
 @final
 class Turn:
-    """When a wait is worth a word: after ``limits.WAIT_TOLD_S``, and then ever less often.
+    """When a wait is worth a word: after ``wait_told_s``, and then ever less often.
 
     Pure: told the time, and since when the wait lasts. Another ``since`` is another wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits
         self._since: float | None = None
         self._next_at = 0.0
 
     def next_at(self, since: float) -> float:
         """When the next word is due."""
         if since != self._since:
-            self._since, self._next_at = since, since + limits.WAIT_TOLD_S
+            self._since, self._next_at = since, since + self._limits.wait_told_s
         return self._next_at
 
     def is_mine(self, since: float, now: float) -> bool:
         """Whether to say something now."""
         if now < self.next_at(since):
             return False
-        self._next_at = now + min(now - since, limits.WAIT_TOLD_MAX_S)
+        self._next_at = now + min(now - since, self._limits.wait_told_max_s)
         return True
 
 
@@ -82,13 +84,14 @@ class Stalls:
     Args:
         now: When the wait begins.
         step_s: Between two looks at most, if the process runs.
+        stall_s: Shorter gaps are none.
     """
 
-    def __init__(self, now: float, step_s: float) -> None:
-        self._at, self._step_s = now, step_s
+    def __init__(self, now: float, step_s: float, stall_s: float = DEFAULT.stall_s) -> None:
+        self._at, self._step_s, self._stall_s = now, step_s, stall_s
 
     def look(self, now: float) -> float:
         """Seconds of standing still since the last look; 0 if it was none to speak of."""
         gap = now - self._at - self._step_s
         self._at = now
-        return gap if gap > limits.STALL_S else 0.0
+        return gap if gap > self._stall_s else 0.0

@@ -105,7 +105,7 @@ class ReplicaRule(abc.ABC):
         payload: What is pushed; one of :data:`PAYLOADS`.
         land: How a fetch lands; one of :data:`LANDS`.
         in_flight: Pushes that may be without an answer when the next is sent, >= 1;
-            ``limits.PUSHES_IN_FLIGHT_MAX`` and ``PUSHES_IN_FLIGHT_SIZE_MAX`` bound it, too.
+            ``limits.PUSHES_IN_FLIGHT_MAX`` and ``Limits.pushes_in_flight_size_max`` bound it, too.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: the optimizer's lr
             if that is plain SGD, else 0.
     """

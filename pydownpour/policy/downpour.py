@@ -24,7 +24,7 @@ Deviations:
     * A push waits while ``in_flight`` earlier ones have no answer; the paper does not bound them.
       Unbounded, a replica that computes faster than the shards apply would only add staleness.
     * What is accrued is pushed, whatever the schedule says, when there is no more work to lease
-      and when it holds the gradients of ``limits.LEASES_PER_REPLICA_MAX`` units.
+      and when it holds the gradients of ``Limits.leases_per_replica_max`` units.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Downpour(Policy):
             each, which makes a single replica sequential.
         in_flight: Pushes a replica may have unanswered when it pushes the next, >= 1. 1 sends one
             gradient while the next is computed; more hides longer round trips and adds staleness.
-            ``limits.PUSHES_IN_FLIGHT_MAX`` and ``PUSHES_IN_FLIGHT_SIZE_MAX`` bound it.
+            ``limits.PUSHES_IN_FLIGHT_MAX`` and ``Limits.pushes_in_flight_size_max`` bound it.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: lr if the rule is
             plain SGD, else 0.
         land: "replace" the copy by what was fetched, or "keep" what it gained by itself since the

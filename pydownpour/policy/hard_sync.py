@@ -12,7 +12,7 @@ which is SGD with the minibatches of all replicas as one; the staleness is 0.
 Who takes part is decided when a round is about to be closed: it waits for every replica that is
 live then and has work. So whoever comes during a round is waited for, and whoever dies, leaves or
 finds no more work is not, from the moment the shard hears of it (with its next heartbeat; a death
-is noticed after ``limits.DEAD_S``). A gradient counts in the round that is open when it arrives,
+is noticed after ``Limits.dead_s``). A gradient counts in the round that is open when it arrives,
 once, whatever happens: one that was made for an earlier round (its replica was believed dead and
 came back) is added to it with its staleness, but is not its replica's contribution to it.
 

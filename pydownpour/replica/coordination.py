@@ -81,7 +81,7 @@ class Coordination:
     """
 
     def __init__(self, client: Client, joined: Joined, layout: Layout) -> None:
-        self._client = client
+        self._client, self.limits = client, client.limits
         self.joined, self.layout = joined, layout
         self.shard_map = joined.shard_map
         self.standing = Standing(joined.job)
@@ -112,7 +112,7 @@ class Coordination:
 
         Raises:
             LayoutMismatch: the layout is not the job's.
-            JobFailed: nobody answered for ``limits.JOIN_PATIENCE_S``.
+            JobFailed: nobody answered for ``join_patience_s``.
             ConfigError: the answer is of no use to this version.
         """
         asking = _Asking(client, rng)
@@ -254,7 +254,7 @@ class Coordination:
         )
         try:
             answer = await self._client.post(
-                "/v1/leave", message, HeartbeatAnswer, timeout_s=limits.SHUTDOWN_S / 2
+                "/v1/leave", message, HeartbeatAnswer, timeout_s=self.limits.shutdown_s / 2
             )
         except DownpourError as error:
             log.debug("goodbye was not heard: %s", error)
@@ -309,5 +309,5 @@ class _Asking:
             if not error.retryable:
                 raise
             raise JobFailed(
-                f"could not join within {limits.JOIN_PATIENCE_S:g} s: {error}"
+                f"could not join within {self._client.limits.join_patience_s:g} s: {error}"
             ) from error

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from pydownpour.errors import ConfigError
 from pydownpour.layout import Layout
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access, Tls, clean_token
 from pydownpour.policy import Policy
 from pydownpour.replica.membership import Membership
@@ -22,6 +23,7 @@ def join(
     ca: str | None = None,
     name: str = "",
     policy: type[Policy] | None = None,
+    limits: Limits = DEFAULT,
 ) -> Joining:
     """Take part in a running job from a loop that already exists.
 
@@ -38,6 +40,7 @@ def join(
         ca: PEM file of the authority that signed the job's TLS certificates.
         name: For people; default host and process.
         policy: The class of the job's policy, if it is one of the job file's own.
+        limits: What the replica waits for and keeps at most.
 
     Raises:
         LayoutMismatch: the parameters differ from the job's; the message names the first array.
@@ -48,7 +51,7 @@ def join(
     given = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN", "")
     access = Access(token=clean_token(given, "the token") or None, tls=Tls(ca=ca) if ca else None)
     layout = Layout.of(parameters) if parameters is not None else None
-    return Joining(Membership(url, layout, access, policy=policy, name=name))
+    return Joining(Membership(url, layout, access, policy=policy, name=name, limits=limits))
 
 
 @final

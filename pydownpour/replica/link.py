@@ -36,6 +36,7 @@ from pydownpour.errors import (
 )
 from pydownpour.fields import clip
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, fragments_of
+from pydownpour.limits import Limits
 from pydownpour.net.client import Client
 from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.retry import Backoff
@@ -136,25 +137,30 @@ class Link:
         self.on_answered: Callable[[Push], object] = lambda push: None
         longest = min(fragment_len, entry.len)
         size = longest * self.item_size if codec is None else codec.size_max(longest)
-        self.pieces = Pieces(limits.HEADER_SIZE + size)
+        self.pieces = Pieces(limits.HEADER_SIZE + size, self.limits)
         """What a POST carries; outlives connections."""
         self._held = ""
         """What the shard said when it had no room for us, until it has."""
         self._held_until = 0.0
-        self._holds = Backoff(rng)
+        self._holds = Backoff(rng, self.limits)
         self._failures = 0
         """Connections that broke since something was settled or fetched."""
         self._failing_since = 0.0
         self._alive_at = 0.0
         """When the shard was last known to be there."""
-        self._backoff = Backoff(rng)
-        self.connect_patience_s = limits.CONNECT_TIMEOUT_S
+        self._backoff = Backoff(rng, self.limits)
+        self.connect_patience_s = self.limits.connect_timeout_s
         """For the next stream to open: longer each time, a link may be slow and its queue long."""
         self._transport: Transport | None = None
         self._idle: Transport | None = None
         """The open connection, while there is nothing to send on it."""
         self._broke = ""
         """What the last connection, or try at one, ended with."""
+
+    @property
+    def limits(self) -> Limits:
+        """Of its connections."""
+        return self.client.limits
 
     # -- what the session asks -----------------------------------------------------------------
 
@@ -246,7 +252,7 @@ class Link:
         """Connect, serve, and connect again until cancelled.
 
         Raises:
-            JobFailed: the shard did not answer for ``limits.SHARD_PATIENCE_S``.
+            JobFailed: the shard did not answer for ``shard_patience_s``.
             Fenced, AuthError, ConfigError, ...: the shard refuses us for good.
         """
         self._alive_at = asyncio.get_running_loop().time()
@@ -293,25 +299,26 @@ class Link:
             JobFailed: that has gone on for too long.
         """
         self._broke = str(error)
-        self.connect_patience_s = min(2 * self.connect_patience_s, limits.REQUEST_TIMEOUT_S)
+        self.connect_patience_s = min(2 * self.connect_patience_s, self.limits.request_timeout_s)
         if isinstance(error, (LimitExceeded, WrongEpoch)):
             # Somebody is there, and has no room for us now; or knows that another will be.
             self._alive_at, self._failures = now, 0
         if self.connected:
             self.connected, self._alive_at = False, now
-            self.connect_patience_s = limits.CONNECT_TIMEOUT_S
+            self.connect_patience_s = self.limits.connect_timeout_s
             self.reconnects += 1
             self._failing_since = self._failing_since if self._failures else now
             self._failures += 1
         failing_s, silent_s = now - self._failing_since, now - self._alive_at
-        if self._failures > limits.RECONNECTS_MAX and failing_s > limits.JOIN_PATIENCE_S:
+        if self._failures > self.limits.reconnects_max and failing_s > self.limits.join_patience_s:
             raise JobFailed(
                 f"{self.describe()}: {self._failures} connections in a row, in {failing_s:.0f} s, "
-                f"settled nothing (RECONNECTS_MAX, JOIN_PATIENCE_S); the last one: {error}"
+                f"settled nothing (reconnects_max, join_patience_s); the last one: {error}"
             )
-        if silent_s > limits.SHARD_PATIENCE_S:
+        if silent_s > self.limits.shard_patience_s:
             raise JobFailed(
-                f"{self.describe()} has not answered for {limits.SHARD_PATIENCE_S:g} s: {error}"
+                f"{self.describe()} has not answered for {self.limits.shard_patience_s:g} s: "
+                f"{error}"
             )
 
     def _got_somewhere(self) -> None:
@@ -387,11 +394,12 @@ class Link:
         def give_up() -> None:
             words = (
                 f"{self.describe()} has {self.open_records} records open and for "
-                f"{limits.ACK_TIMEOUT_S:g} s no byte has moved (ACK_TIMEOUT_S); connecting again"
+                f"{self.limits.ack_timeout_s:g} s no byte has moved (ack_timeout_s); connecting "
+                "again"
             )
             transport.abort(PeerLost(words, peer=self.entry.url))
 
-        return Watch(Pace(limits.ACK_TIMEOUT_S), moved, give_up)
+        return Watch(Pace(self.limits.ack_timeout_s), moved, give_up)
 
     def _next_run(self, records_max: int) -> tuple[Part, int, int] | None:
         """The next records to announce: (part, fragment, count), or None."""

@@ -20,6 +20,7 @@ from typing import Any, final
 
 from pydownpour.errors import JobFailed
 from pydownpour.layout import Layout
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.policy import Policy
@@ -40,7 +41,7 @@ class Membership:
         url: The coordinator's.
         layout: What will be trained; None takes the job's.
         policy: The class of the job's policy, if it is none of ours.
-        access, name, owner, rng, own_thread: As :func:`pydownpour.replica.run.run_replica`.
+        access, name, owner, rng, own_thread, limits: As :func:`pydownpour.replica.run.run_replica`.
 
     Attributes:
         is_open: The job had taken us in, with parameters, at some time.
@@ -57,8 +58,9 @@ class Membership:
         owner: str = "",
         rng: random.Random | None = None,
         own_thread: bool = True,
+        limits: Limits = DEFAULT,
     ) -> None:
-        self._url, self._layout, self._access = url, layout, access
+        self._url, self._layout, self._access, self._limits = url, layout, access, limits
         self._policy = policy
         self._name, self._owner = name, owner
         self._rng = rng or random.SystemRandom()
@@ -154,7 +156,7 @@ class Membership:
             self._life.result()
 
     async def _take_part(self, opened: asyncio.Future[None]) -> None:
-        async with Client(self._url, access=self._access) as client:
+        async with Client(self._url, access=self._access, limits=self._limits) as client:
             coordination = await Coordination.join(
                 client, self._layout, name=self._name, owner=self._owner, rng=self._rng
             )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pydownpour.errors import ClosedError, DownpourError
 from pydownpour.layout import Layout
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.policy import Policy
 from pydownpour.replica.failure import EndedItself, note_unit
@@ -47,6 +48,7 @@ async def run_replica(
     owner: str = "",
     rng: random.Random | None = None,
     own_thread: bool = True,
+    limits: Limits = DEFAULT,
 ) -> None:
     """Join, run the job's function to its end, settle what it pushed, leave.
 
@@ -61,6 +63,7 @@ async def run_replica(
         rng: Randomness for back-off and the join's nonce, which nobody else may guess.
         own_thread: Put the session on a thread of its own. False shares the running loop (the
             simulator does), and then the function must be ``async def``.
+        limits: What it waits for and keeps at most.
 
     Raises:
         Whatever the function raised, after leaving the job; JobFailed, Fenced, ConfigError. Not
@@ -75,6 +78,7 @@ async def run_replica(
         owner=owner,
         rng=rng,
         own_thread=own_thread,
+        limits=limits,
     )
     try:
         async with membership as trainer:

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
 from pydownpour.codecs import compiled
 from pydownpour.errors import ClosedError, DownpourError, InternalError
 from pydownpour.fields import clip
@@ -76,7 +75,7 @@ class Session:
 
         def client_of(entry: ShardEntry) -> Client:
             check_not_plain(coordination.url, entry.url, f"shard {entry.index}")
-            return Client(entry.url, access=access)
+            return Client(entry.url, access=access, limits=coordination.limits)
 
         self.links = [
             Link(
@@ -173,7 +172,7 @@ class Session:
 
     async def _say_waits(self) -> None:
         """Say for which shards this replica waits while nothing moves between them."""
-        loop, turn = asyncio.get_running_loop(), Turn()
+        loop, turn = asyncio.get_running_loop(), Turn(self.coordination.limits)
         since, before = loop.time(), -1
         while True:
             moved = sum(sum(link.traffic()) for link in self.links)
@@ -182,7 +181,7 @@ class Session:
                 since, before = loop.time(), moved
             elif turn.is_mine(since, loop.time()):
                 log.warning("waiting for %s for %.0f s now", whom, loop.time() - since)
-            await asyncio.sleep(limits.WAIT_TOLD_S / 2)
+            await asyncio.sleep(self.coordination.limits.wait_told_s / 2)
 
     def reroute(self, shard_map: ShardMap) -> None:
         """A newer shard map: what is open at a shard that has moved goes where it is now."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -76,7 +77,7 @@ class Trainer:
         self.copy = LocalCopy(session.layout, self.rule.land)
         self.accrual = Accrual(session.layout)
         self.encoder = Encoder(session.layout, joined)
-        fitting = limits.PUSHES_IN_FLIGHT_SIZE_MAX // self.encoder.size
+        fitting = session.coordination.limits.pushes_in_flight_size_max // self.encoder.size
         self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.memory = PushMemory(self.encoder, self.in_flight_max)
         self.steps = self.samples = self.units = self.pushes = 0
@@ -92,6 +93,18 @@ class Trainer:
         self.losses_not_finite = 0
         self.land()
         session.progress = self.statistics
+
+    @contextlib.contextmanager
+    def reached_by(self, portal: Portal) -> Iterator[None]:
+        """Meanwhile the user's code has another way to the session's loop.
+
+        For who runs a plain function on a thread that the session knows nothing of.
+        """
+        before, self.portal = self.portal, portal
+        try:
+            yield
+        finally:
+            self.portal = before
 
     # -- the calls -------------------------------------------------------------------------------
 
@@ -219,10 +232,10 @@ class Trainer:
             f"{self._who()}: the gradient holds {bad} NaN or infinite values, the first "
             f"in {name!r} at flat index {index}; dropped, nothing was pushed"
         )
-        if self._dropped_in_a_row >= limits.NONFINITE_STEPS_MAX:
+        if self._dropped_in_a_row >= self.session.coordination.limits.nonfinite_steps_max:
             raise NonFiniteGradient(
                 f"{words}. That was {self._dropped_in_a_row} steps in a row "
-                "(NONFINITE_STEPS_MAX): the parameters or the data are broken",
+                "(nonfinite_steps_max): the parameters or the data are broken",
                 array=name,
                 index=index,
                 count=bad,
@@ -241,10 +254,10 @@ class Trainer:
             GradientsRefused: too many pushes in a row were not applied.
         """
         count = self.outbox.refused_in_a_row
-        if count >= limits.NONFINITE_STEPS_MAX:
+        if count >= self.session.coordination.limits.nonfinite_steps_max:
             raise GradientsRefused(
                 f"{self.outbox.last_refusal}. That was push {count} in a row that was not applied "
-                "(NONFINITE_STEPS_MAX)",
+                "(nonfinite_steps_max)",
                 count=count,
             )
 

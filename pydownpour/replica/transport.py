@@ -65,10 +65,10 @@ class Run:
     frames: memoryview
     count: int
 
-    def batches(self) -> Iterator[memoryview]:
-        """The frames a batch at a time: between two of them there are other things to do."""
-        for start in range(0, len(self.frames), limits.WRITE_BATCH_SIZE):
-            yield self.frames[start : start + limits.WRITE_BATCH_SIZE]
+    def batches(self, size: int) -> Iterator[memoryview]:
+        """The frames, so many bytes at a time: between two there are other things to do."""
+        for start in range(0, len(self.frames), size):
+            yield self.frames[start : start + size]
 
 
 class Transport(Protocol):
@@ -173,7 +173,7 @@ class StreamTransport(StreamProtocol):
         *,
         patience_s: float,
     ) -> None:
-        super().__init__()
+        super().__init__(client.limits)
         self._client, self._headers, self._patience_s = client, headers, patience_s
         self._landing, self._listener = landing, listener
         self._inlet = landing.inlet
@@ -189,7 +189,7 @@ class StreamTransport(StreamProtocol):
             return
         self.close()
         try:
-            async with asyncio.timeout(limits.SHUTDOWN_S / 3):
+            async with asyncio.timeout(self._client.limits.shutdown_s / 3):
                 await self.wait_closed()
         except TimeoutError:
             self.abort()
@@ -241,7 +241,11 @@ class StreamTransport(StreamProtocol):
 
     def push_at_once(self, run: Run) -> bool:
         """In one write, if it is a single batch."""
-        if len(run.frames) > limits.WRITE_BATCH_SIZE or not self.is_writable or not self.is_open:
+        if (
+            len(run.frames) > self.limits.write_batch_size
+            or not self.is_writable
+            or not self.is_open
+        ):
             return False
         self.write_many([run.announcement, run.frames])
         return True
@@ -252,7 +256,7 @@ class StreamTransport(StreamProtocol):
         # The announcement goes with the first records: by itself it would be a packet of its own
         # that wakes the shard for nothing.
         ahead: list[Any] = [run.announcement]
-        for batch in run.batches():
+        for batch in run.batches(self.limits.write_batch_size):
             self.write_many([*ahead, batch])
             ahead.clear()
             if not self.is_writable:
@@ -330,15 +334,17 @@ class PostTransport:
         began = clock()
         # Whoever stands between may have taken all of it, and pass it on as slowly as a link may
         # be: the answer to one record is waited for as long as that takes.
-        behind_s = min(size, limits.PAYLOAD_SIZE_MAX) / limits.LINK_RATE_MIN
+        behind_s = min(size, limits.PAYLOAD_SIZE_MAX) / self._client.limits.link_rate_min
         try:
             body = await self._client.exchange(
                 "/v1/push",
-                itertools.chain([run.announcement], run.batches()),
+                itertools.chain(
+                    [run.announcement], run.batches(self._client.limits.write_batch_size)
+                ),
                 self._headers,
                 size=size,
                 size_max=limits.POST_FRAMES_SIZE_MAX,
-                timeout_s=limits.ACK_TIMEOUT_S + behind_s,
+                timeout_s=self._client.limits.ack_timeout_s + behind_s,
             )
         except TooLarge as error:
             self._too_large(run.count, size, error)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import config, limits
+from pydownpour import config
 from pydownpour.fields import clip
 from pydownpour.replica.coordination import Coordination
 from pydownpour.replica.outbox import Outbox
@@ -103,7 +103,8 @@ class Leases:
 
     def __init__(self, coordination: Coordination, outbox: Outbox, spawn: Spawn) -> None:
         self._coordination, self._outbox, self._spawn = coordination, outbox, spawn
-        self._standing = coordination.standing
+        self._standing, self._limits = coordination.standing, coordination.limits
+        self._wait_s = coordination.limits.heartbeat_s
         self._ahead: asyncio.Task[UnitEntry | None] | None = None
         self._finished: deque[tuple[int, Completion, str]] = deque()
         """(push with its last gradient, what to report once that is applied, why it cannot be),
@@ -166,20 +167,19 @@ class Leases:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._held) >= limits.LEASES_PER_REPLICA_MAX
+        return len(self._held) >= self._limits.leases_per_replica_max
 
     def _done(self) -> bool:
         return self._ended or self._standing.job_state == "done"
 
     _ended = False
-    _wait_s = limits.HEARTBEAT_S
 
     async def _lease(self) -> UnitEntry | None:
         await self._tell()  # or a unit that is done could be lent again, to us or to another
         answer = await self._coordination.lease(1, sorted(self._held))
         self.reason = answer.reason
         self._ended = answer.done
-        self._wait_s = min(max(answer.wait_s, limits.BACKOFF_MIN_S), limits.HEARTBEAT_S)
+        self._wait_s = min(max(answer.wait_s, self._limits.backoff_min_s), self._limits.heartbeat_s)
         if not answer.units:
             return None
         self._held.add(answer.units[0].lease)
@@ -210,7 +210,7 @@ class Leases:
         """The next finished units whose pushes are settled: applied, and those to give back."""
         applied: list[Completion] = []
         failures: list[UnitFailure] = []
-        while self._finished and len(applied) + len(failures) < limits.COMPLETIONS_MAX:
+        while self._finished and len(applied) + len(failures) < self._limits.completions_max:
             push_index, unit, words = self._finished[0]
             if not self._outbox.is_settled(push_index):
                 break

@@ -132,7 +132,9 @@ class TakingOver:
         """Get what is missing; then the process is prepared to serve."""
         secret = self._source.secret
         headers, give = {messages.HEADER_SECRET: secret}, Give(secret=secret)
-        async with Client(self._source.url, access=self._access) as client:
+        async with Client(
+            self._source.url, access=self._access, limits=self._shard.limits
+        ) as client:
             contents = await client.post("/v1/give", give, Contents)
             if contents.planes != self._shard.store.planes:
                 raise RemoteProtocolError(

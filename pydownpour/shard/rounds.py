@@ -15,8 +15,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, final
 
-from pydownpour import _core, limits
+from pydownpour import _core
 from pydownpour.errors import LimitExceeded, NonFiniteGradient
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule
 from pydownpour.policy.base import replicas
 from pydownpour.wire.frames import View
@@ -106,8 +107,8 @@ class Rounds:
             that are about to be closed. Checks count on it.
     """
 
-    def __init__(self, rule: ShardRule, store: _core.Shard) -> None:
-        self._rule, self._store = rule, store
+    def __init__(self, rule: ShardRule, store: _core.Shard, limits: Limits = DEFAULT) -> None:
+        self._rule, self._store, self._limits = rule, store, limits
         self.epoch = 0
         self._clocks = Clocks()
         self._view = ClusterView()
@@ -276,7 +277,7 @@ class Rounds:
                     self._look_at(wait.look_at)
                 break
             if not self._close():
-                self._look_at(self._now() + limits.BACKOFF_MIN_S)
+                self._look_at(self._now() + self._limits.backoff_min_s)
                 break
         for wake in list(self.waiting.values()):
             wake()

@@ -1,7 +1,7 @@
 """The life of a shard process: listen, offer itself, load, serve, end with the job.
 
 While the coordinator cannot be reached the shard goes on serving: pushes and fetches need no
-coordinator. It gives up only when nobody has answered for ``limits.JOIN_PATIENCE_S``.
+coordinator. It gives up only when nobody has answered for ``join_patience_s``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
 )
 from pydownpour.fields import number
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net import process
 from pydownpour.net.access import Access, Bind, check_not_plain
 from pydownpour.net.client import Client
@@ -69,6 +70,7 @@ async def serve_shard(
     policy: UsersPolicy | None = None,
     rng: random.Random | None = None,
     ticket: str = "",
+    limits: Limits = DEFAULT,
 ) -> None:
     """Serve one shard until the job ends.
 
@@ -84,13 +86,14 @@ async def serve_shard(
             not known here.
         rng: Randomness for the registration's nonce, which nobody else may guess.
         ticket: The coordinator's leave to take the shard ``index`` over from another process.
+        limits: What it waits for and keeps at most.
 
     Raises:
         ConfigError: the address, or a coordinator that refuses us.
         JobFailed: the job failed, or the coordinator was gone for too long.
     """
     await run_shard(
-        ShardService(access, policy),
+        ShardService(access, policy, limits=limits),
         coordinator=coordinator,
         bind=bind,
         access=access,
@@ -121,9 +124,14 @@ async def run_shard(
         )
     async with (
         Server(
-            service.routes(), bind=bind, access=access, name="shard", advertise=advertise or ""
+            service.routes(),
+            bind=bind,
+            access=access,
+            name="shard",
+            advertise=advertise or "",
+            limits=service.limits,
         ) as server,
-        Client(coordinator, access=access) as client,
+        Client(coordinator, access=access, limits=service.limits) as client,
     ):
         announce(server.url)
         rng = rng or random.SystemRandom()
@@ -148,9 +156,13 @@ class ShardService:
     """Routes of one shard, and its heartbeats."""
 
     def __init__(
-        self, access: Access, policy: UsersPolicy | None = None, gate: AckGate | None = None
+        self,
+        access: Access,
+        policy: UsersPolicy | None = None,
+        gate: AckGate | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
-        self._access, self._policy, self._gate = access, policy, gate
+        self._access, self._policy, self._gate, self.limits = access, policy, gate, limits
         self._shard: Shard | None = None
         self.on_load: Callable[[Shard], object] = lambda shard: None
         """An observer: called with the state of a shard that is about to load. Checks count on
@@ -199,13 +211,14 @@ class ShardService:
         A coordinator that is away, or a connection that breaks on the way, is tried again, and what
         has come is kept.
         """
-        shard = Shard(assigned, self._policy, self._gate)
+        shard = Shard(assigned, self._policy, self._gate, self.limits)
         self.on_load(shard)
         filling = Filling(shard.store)
         headers = {messages.HEADER_SECRET: assigned.secret}
         await patiently(
             lambda: filling.go_on(client, f"/v1/initial?shard={assigned.index}", headers),
             whom=f"the parameters from {client.url}",
+            limits=self.limits,
             progress=lambda: filling.loaded,
         )
         shard.serve(assigned.epoch)
@@ -230,13 +243,14 @@ class ShardService:
             DownpourError: what the shard has could not be got.
         """
         check_not_plain(client.url, source.url, f"shard {assigned.index}")
-        shard = self._shard = Shard(assigned, self._policy)
+        shard = self._shard = Shard(assigned, self._policy, limits=self.limits)
         self.on_load(shard)
         taking = TakingOver(shard, source, self._access)
         copy = asyncio.ensure_future(
             patiently(
                 taking.go_on,
                 whom=f"everything that shard {assigned.index} has, from {source.url}",
+                limits=self.limits,
                 progress=lambda: taking.loaded,
             )
         )
@@ -269,7 +283,7 @@ class ShardService:
             return False
         if shard.state == "gone":
             log.info("%s; this process ends", verdict.reason)
-            await asyncio.sleep(limits.HANDOVER_LINGER_S)
+            await asyncio.sleep(self.limits.handover_linger_s)
             return True
         if verdict.fenced:
             raise Fenced(verdict.reason or "another process took this shard's place")
@@ -388,10 +402,11 @@ class ShardService:
                 return
             n = 0
             answers += handler.answer(event) or b""
-            if len(answers) > limits.POST_ANSWERS_SIZE_MAX:
+            if len(answers) > self.limits.post_answers_size_max:
                 raise RemoteProtocolError(
-                    f"the answers to this request take more than {limits.POST_ANSWERS_SIZE_MAX} "
-                    "bytes (POST_ANSWERS_SIZE_MAX); send fewer pushes in one"
+                    f"the answers to this request take more than "
+                    f"{self.limits.post_answers_size_max} bytes (post_answers_size_max); send "
+                    "fewer pushes in one"
                 )
 
     async def _fetch(self, call: Call) -> FrameBody:
@@ -403,7 +418,7 @@ class ShardService:
         clock = number(call.query.get("clock", "0"), "clock", LSN_MAX)
         if call.query.get("last") and replica == READER:
             shard.rounds.finish()
-        if words := await shard.rounds.reached(rounds, clock, limits.ACK_EVERY_S):
+        if words := await shard.rounds.reached(rounds, clock, self.limits.ack_every_s):
             return FrameBody(iter([[frames.view(shard.rounds.shown, words=words)], None]).__next__)
         batches = fetch_batches(shard, 0, since, first)
 
@@ -479,4 +494,5 @@ async def _register(client: Client, hello: ShardHello) -> ShardAssigned:
     return await patiently(
         lambda: client.post("/v1/shard", hello, ShardAssigned),
         whom=f"the coordinator at {client.url} to take this shard",
+        limits=client.limits,
     )

@@ -15,10 +15,19 @@ from typing import Final, Literal, TypeAlias, final
 import msgspec
 import numpy as np
 
-from pydownpour import _core, histogram, limits
+from pydownpour import _core, histogram
 from pydownpour.codecs import compiled
 from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
+from pydownpour.limits import (
+    CONTROL_SIZE_MAX,
+    COUNT_MAX,
+    DEFAULT,
+    HEADER_SIZE,
+    PUSHES_OPEN_MAX,
+    REFUSERS_TOLD_MAX,
+    Limits,
+)
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Refuse, UsersPolicy, from_wire
 from pydownpour.shard.gate import AckGate
@@ -112,9 +121,14 @@ class Admitted:
 
 @final
 class Refusals:
-    """How many records were refused, and whose: names for a bounded number of replicas."""
+    """How many records were refused, and whose: names for a bounded number of replicas.
 
-    def __init__(self) -> None:
+    Args:
+        kept_max: That number.
+    """
+
+    def __init__(self, kept_max: int = DEFAULT.refusers_kept_max) -> None:
+        self._kept_max = kept_max
         self.records = 0
         self._by_replica: dict[int, int] = {}
 
@@ -122,13 +136,13 @@ class Refusals:
         """Records of one replica were refused."""
         self.records += records
         known = self._by_replica.get(replica)
-        if known is not None or len(self._by_replica) < limits.REFUSERS_KEPT_MAX:
+        if known is not None or len(self._by_replica) < self._kept_max:
             self._by_replica[replica] = (known or 0) + records
 
     def most(self) -> list[RefusedEntry]:
         """Of whom the most were refused, the worst first."""
         worst = heapq.nsmallest(
-            limits.REFUSERS_TOLD_MAX, self._by_replica.items(), key=lambda one: (-one[1], one[0])
+            REFUSERS_TOLD_MAX, self._by_replica.items(), key=lambda one: (-one[1], one[0])
         )
         return [RefusedEntry(replica=replica, records=records) for replica, records in worst]
 
@@ -140,6 +154,7 @@ class Shard:
         assigned: What the coordinator said.
         policy: Gives the class of the job file's own policy, if the job has one.
         gate: With the journal that records go to; None: they are in memory alone.
+        limits: What is reserved, kept and done in a turn at most.
 
     Statistics:
         ``statistics()`` is a snapshot of all counters; totals since the process started.
@@ -150,8 +165,9 @@ class Shard:
         assigned: ShardAssigned,
         policy: UsersPolicy | None = None,
         gate: AckGate | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
-        self.assigned = assigned
+        self.assigned, self.limits = assigned, limits
         self.gate = gate or AckGate()
         """Holds acknowledgements until what they name is durable."""
         self.keeper = Keeper.from_text(assigned.key)
@@ -171,7 +187,7 @@ class Shard:
             codec=codec,
             journal=self.gate.journal,
         )
-        self.rounds = Rounds(rule, self.store)
+        self.rounds = Rounds(rule, self.store, limits)
         """What the policy says here, and who waits for it."""
         self.epoch = assigned.epoch
         """Under which it serves, or did."""
@@ -182,7 +198,7 @@ class Shard:
         self._state: State[ShardState] = State(SHARD)
         self._before = ShardStats()
         """What those have counted whose place it is now."""
-        self.turns = Turns()
+        self.turns = Turns(limits)
         self.streams: dict[int, Stream] = {}
         """The one live stream of each replica."""
         self._reads: dict[int, Callable[[], None]] = {}
@@ -191,14 +207,14 @@ class Shard:
         self.pushes_duplicate = 0
         self.pushes_refused = 0
         self.records_duplicate = 0
-        self.refusals = Refusals()
+        self.refusals = Refusals(limits.refusers_kept_max)
         self.staleness = Histogram()
         self.fetches = 0
         self.bytes_received = 0
         self.bytes_sent = 0
         longest = min(assigned.fragment_len, assigned.len)
         encoded = 0 if codec is None else codec.size_max(longest)
-        self.payload_size_max = max(longest * 8, encoded, limits.HEADER_SIZE)
+        self.payload_size_max = max(longest * 8, encoded, HEADER_SIZE)
         """Bytes of the longest fragment in the widest dtype, or encoded where that may be more:
         what a connection may have in flight.
 
@@ -286,23 +302,23 @@ class Shard:
         """A receiver of one connection's bytes; its memory is reserved before a byte is read.
 
         Raises:
-            LimitExceeded: all connections together would hold more than ``IN_FLIGHT_SIZE_MAX``.
+            LimitExceeded: all connections together would hold more than ``in_flight_size_max``.
         """
         size = self.payload_size_max
-        if self.reserved_bytes + size > limits.IN_FLIGHT_SIZE_MAX:
+        if self.reserved_bytes + size > self.limits.in_flight_size_max:
             for stream in self.streams.values():
                 stream.rest()
-        if self.reserved_bytes + size > limits.IN_FLIGHT_SIZE_MAX:
+        if self.reserved_bytes + size > self.limits.in_flight_size_max:
             raise LimitExceeded(
                 f"shard {self.assigned.index} has {self.reserved_bytes} bytes reserved for "
-                f"{self.reserved_bytes // size} connections, the limit is IN_FLIGHT_SIZE_MAX "
-                f"({limits.IN_FLIGHT_SIZE_MAX}); try again, or use more shards"
+                f"{self.reserved_bytes // size} connections, the limit is in_flight_size_max "
+                f"({self.limits.in_flight_size_max}); try again, or use more shards"
             )
         inlet = _core.ShardInlet(
             self.store,
             payload_size_max=size,
-            control_size_max=limits.CONTROL_SIZE_MAX,
-            ack_every=limits.ACK_EVERY_FRAGMENTS,
+            control_size_max=CONTROL_SIZE_MAX,
+            ack_every=self.limits.ack_every_fragments,
         )
         self.reserved_bytes += size
         return inlet
@@ -381,10 +397,10 @@ class Shard:
             raise Fenced(_fenced_words(replica, incarnation, known[0]))
         if self.store.is_retired(replica):
             raise Fenced(_retired_words(replica))
-        if known is None and self.store.replicas >= limits.REPLICAS_MAX:
+        if known is None and self.store.replicas >= self.limits.replicas_max:
             raise LimitExceeded(
                 f"shard {self.assigned.index} remembers {self.store.replicas} replicas, the limit "
-                "is REPLICAS_MAX; try again when the coordinator has forgotten some that are gone"
+                "is replicas_max; try again when the coordinator has forgotten some that are gone"
             )
         self.store.fence(replica, incarnation)
         self.rounds.joined(replica)
@@ -410,7 +426,7 @@ class Shard:
         if verdict == "window":
             floor = known[1] if known else 0
             return (
-                f"{who}: push {frame.seq} would be one more than the {limits.PUSHES_OPEN_MAX} "
+                f"{who}: push {frame.seq} would be one more than the {PUSHES_OPEN_MAX} "
                 f"above {floor} that a shard remembers (PUSHES_OPEN_MAX); settle older ones first"
             )
         if verdict == "elsewhere":
@@ -502,16 +518,14 @@ class Shard:
 def added(before: ShardStats, own: ShardStats) -> ShardStats:
     """What the processes of one place have counted in all; what is no count is the last one's."""
     sums = {
-        name: min(getattr(before, name) + getattr(own, name), limits.COUNT_MAX)
+        name: min(getattr(before, name) + getattr(own, name), COUNT_MAX)
         for name in ShardStats.__struct_fields__
         if name not in NOT_SUMMED
     }
     refused: dict[int, int] = {}
     for one in (*before.refused_by, *own.refused_by):
         refused[one.replica] = refused.get(one.replica, 0) + one.records
-    worst = heapq.nsmallest(
-        limits.REFUSERS_TOLD_MAX, refused.items(), key=lambda one: (-one[1], one[0])
-    )
+    worst = heapq.nsmallest(REFUSERS_TOLD_MAX, refused.items(), key=lambda one: (-one[1], one[0]))
     return msgspec.structs.replace(
         own,
         **sums,

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from typing import Any, final
 
-from pydownpour import _core, limits
+from pydownpour import _core
 from pydownpour.errors import (
     DownpourError,
     LimitExceeded,
@@ -169,7 +169,7 @@ class ShardStream(Stream):
     """The shard's end of one upgraded connection."""
 
     def __init__(self, shard: Shard, replica: int, incarnation: int) -> None:
-        super().__init__()
+        super().__init__(shard.limits)
         self._shard = shard
         self._handler = PushHandler(shard, replica, incarnation)
         self._fetches: deque[_Asked] = deque()
@@ -195,7 +195,7 @@ class ShardStream(Stream):
         self._hold: asyncio.TimerHandle | None = None
         """Runs while there are some: when it says what they wait for."""
         self._watch: Watch | None = None
-        self.high_water = min(limits.READER_HIGH_WATER, limits.WRITE_HIGH_WATER)
+        self.high_water = min(self.limits.reader_high_water, self.limits.write_high_water)
 
     def opened(self) -> None:
         """Become the replica's one stream; an older one is half dead and goes."""
@@ -204,9 +204,9 @@ class ShardStream(Stream):
         self._shard.streams[replica] = self
         if older is not None:
             older.abort()
-        pace = Pace(limits.READER_WINDOW_S, limits.READER_SIZE_MIN)
+        pace = Pace(self.limits.reader_window_s, self.limits.reader_size_min)
         self._watch = Watch(pace, self._taken, self._give_up)
-        self._silence = self._loop.call_later(limits.STREAM_SILENCE_S, self._listen)
+        self._silence = self._loop.call_later(self.limits.stream_silence_s, self._listen)
 
     def _taken(self) -> int | None:
         """Bytes the peer has taken; None if there are none for it to take."""
@@ -215,8 +215,8 @@ class ShardStream(Stream):
 
     def _give_up(self) -> None:
         self._end(
-            f"took fewer than {limits.READER_SIZE_MIN} bytes of its answers in "
-            f"{limits.READER_WINDOW_S:g} s (READER_SIZE_MIN, READER_WINDOW_S)"
+            f"took fewer than {self.limits.reader_size_min} bytes of its answers in "
+            f"{self.limits.reader_window_s:g} s (reader_size_min, reader_window_s)"
         )
 
     def _end(self, why: str) -> None:
@@ -240,7 +240,7 @@ class ShardStream(Stream):
             raise self._full
         self._has_arrived = True
         if self._report is None:
-            self._report = self._loop.call_later(limits.ACK_EVERY_S, self._report_settled)
+            self._report = self._loop.call_later(self.limits.ack_every_s, self._report_settled)
         self._advance(n)
 
     def _advance(self, n: int) -> None:
@@ -248,7 +248,7 @@ class ShardStream(Stream):
         self._shard.check_serving()
         inlet, share = self._handler.inlet, self._handler.share
         self._unfed = None
-        while len(self._held) <= limits.ANSWERS_HELD_MAX and share.take(n):
+        while len(self._held) <= self.limits.answers_held_max and share.take(n):
             event = inlet.advance(n)
             if event is None:
                 self._read_or_wait()
@@ -257,7 +257,7 @@ class ShardStream(Stream):
             self._handle(event)
         self._unfed = n
         self._read_or_wait()
-        if len(self._held) <= limits.ANSWERS_HELD_MAX:
+        if len(self._held) <= self.limits.answers_held_max:
             share.turns.later(self._catch_up)
 
     def _catch_up(self) -> None:
@@ -266,7 +266,7 @@ class ShardStream(Stream):
 
     def _read_or_wait(self) -> None:
         """Nothing more is read while there is something to catch up with, or answers are unread."""
-        wanted = self._unfed is None and self._owed <= limits.ANSWERS_SIZE_MAX
+        wanted = self._unfed is None and self._owed <= self.limits.answers_size_max
         if wanted != self._reading:
             self._reading = wanted
             if wanted:
@@ -288,8 +288,8 @@ class ShardStream(Stream):
         """Look for life: silence is asked about, and no answer is the end."""
         silent, self._heard = self.bytes_received == self._heard, self.bytes_received
         if silent and self._is_asked and self.unsent == 0:
-            self._end(f"sent nothing for {2 * limits.STREAM_SILENCE_S:g} s and answered no PING "
-                      "(STREAM_SILENCE_S)")  # fmt: skip
+            silent_s = 2 * self.limits.stream_silence_s
+            self._end(f"sent nothing for {silent_s:g} s and answered no PING (stream_silence_s)")
             return
         if not silent:
             self._is_asked = False
@@ -298,7 +298,7 @@ class ShardStream(Stream):
             self.write(frames.simple(Kind.PING, seq=1))
         if silent:
             self.rest()
-        self._silence = self._loop.call_later(limits.STREAM_SILENCE_S, self._listen)
+        self._silence = self._loop.call_later(self.limits.stream_silence_s, self._listen)
 
     def _report_settled(self) -> None:
         """Acknowledge what was settled meanwhile, and maybe nothing but that bytes arrive."""
@@ -309,7 +309,7 @@ class ShardStream(Stream):
         if settled is not None and (settled.count or not self._has_answered):
             self._answer(settled)
         self._has_arrived = self._has_answered = False
-        self._report = self._loop.call_later(limits.ACK_EVERY_S, self._report_settled)
+        self._report = self._loop.call_later(self.limits.ack_every_s, self._report_settled)
 
     def _handle(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
         if isinstance(event, _core.Frame) and event.kind != Kind.PUSH:
@@ -341,7 +341,7 @@ class ShardStream(Stream):
         self._held.append((self._handler.lsn, answer))
         self._shard.gate.waiting[self] = self._release
         if self._hold is None:
-            self._hold = self._loop.call_later(limits.ACK_EVERY_S, self._say_what_holds)
+            self._hold = self._loop.call_later(self.limits.ack_every_s, self._say_what_holds)
 
     def _release(self) -> None:
         gate, held = self._shard.gate, self._held
@@ -349,7 +349,7 @@ class ShardStream(Stream):
             self._reply(held.popleft()[1])
         if not held:
             self._hold_no_more()
-        if self._unfed is not None and len(held) <= limits.ANSWERS_HELD_MAX:
+        if self._unfed is not None and len(held) <= self.limits.answers_held_max:
             self._handler.share.turns.later(self._catch_up)
 
     def _hold_no_more(self) -> None:
@@ -364,7 +364,7 @@ class ShardStream(Stream):
         if self._held and self.is_open:
             words = self._shard.gate.words(self._held[0][0])
             self._reply(frames.view(self._shard.rounds.shown, words=words))
-            self._hold = self._loop.call_later(limits.ACK_EVERY_S, self._say_what_holds)
+            self._hold = self._loop.call_later(self.limits.ack_every_s, self._say_what_holds)
 
     def _control(self, frame: _core.Frame) -> None:
         if frame.kind == Kind.FETCH:
@@ -428,7 +428,7 @@ class ShardStream(Stream):
         """Be woken when anything has moved, and say for whom it waits now and then."""
         self._shard.rounds.waiting[self] = self._woken
         if self._wait is None:
-            self._wait = self._loop.call_later(limits.ACK_EVERY_S, self._say_for_whom)
+            self._wait = self._loop.call_later(self.limits.ack_every_s, self._say_for_whom)
 
     def _woken(self) -> None:
         if self.is_open:
@@ -511,7 +511,7 @@ class _Fetch:
     """
 
     def __init__(self, shard: Shard, request: int, since: int, first: int) -> None:
-        self._store = shard.store
+        self._store, self._limits = shard.store, shard.limits
         self._request, self._since = request, since
         self._lsn = shard.store.lsn
         self._view = shard.rounds.shown
@@ -519,7 +519,7 @@ class _Fetch:
         self._stop = shard.store.first_fragment + shard.store.fragments
         self._frames = 0
         self._ended = False
-        self._size = limits.FRAGMENT_SIZE
+        self._size = self._limits.fragment_size
         self._clock = asyncio.get_running_loop().time
         self._asked_at = self._clock()
 
@@ -551,10 +551,11 @@ class _Fetch:
     def _batch_size(self) -> int:
         """Twice as much each time, but one fragment where the last batch took long."""
         size, now = self._size, self._clock()
-        is_slow = now - self._asked_at > limits.READER_BATCH_S
+        is_slow = now - self._asked_at > self._limits.reader_batch_s
         self._asked_at = now
-        self._size = min(limits.FRAGMENT_SIZE if is_slow else 2 * size, limits.WRITE_BATCH_SIZE)
-        return limits.FRAGMENT_SIZE if is_slow else size
+        least, most = self._limits.fragment_size, self._limits.write_batch_size
+        self._size = min(least if is_slow else 2 * size, most)
+        return least if is_slow else size
 
 
 def fetch_batches(shard: Shard, request: int, since: int, first: int = 0) -> _Fetch:

@@ -13,17 +13,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 
 
 @final
 class Turns:
-    """The budget of one turn, shared by all connections of a shard."""
+    """The budget of one turn, shared by all connections of a shard.
 
-    def __init__(self) -> None:
+    Args:
+        limits: ``turn_events_max``, and a connection's ``stream_events_max``.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self.limits = limits
         self.number = 0
         """Which turn it is, of those in which anything happens."""
-        self._left = limits.TURN_EVENTS_MAX
+        self._left = self.limits.turn_events_max
         self._waiting: deque[Callable[[], object]] = deque()
         self._next: asyncio.Handle | None = None
 
@@ -31,7 +36,7 @@ class Turns:
         """Spend one event, and more for many received bytes; False when this turn has no more."""
         if self._left <= 0:
             return False
-        self._left -= 1 + received // limits.FRAGMENT_SIZE
+        self._left -= 1 + received // self.limits.fragment_size
         self._come_again()
         return True
 
@@ -53,7 +58,7 @@ class Turns:
     def _turn(self) -> None:
         self._next = None
         self.number += 1
-        self._left = limits.TURN_EVENTS_MAX
+        self._left = self.limits.turn_events_max
         for _ in range(len(self._waiting)):
             if self._left <= 0:
                 break
@@ -74,7 +79,7 @@ class Share:
         """Spend one event, and more for many received bytes; False: in another turn."""
         if self._turn != self.turns.number:
             self._turn, self._taken = self.turns.number, 0
-        if self._taken >= limits.STREAM_EVENTS_MAX or not self.turns.take(received):
+        if self._taken >= self.turns.limits.stream_events_max or not self.turns.take(received):
             return False
         self._taken += 1
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import os
 import random
 import threading
@@ -15,6 +14,7 @@ import numpy as np
 
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.sim.checks.base import Check
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan, fault_plan
@@ -42,6 +42,7 @@ def simulate(
     timing_only: bool = False,
     trace: Trace | Callable[[str], None] | None = None,
     run_folder: str | os.PathLike[str] | None = None,
+    limits: Limits = DEFAULT,
     events_max: int = EVENTS_MAX,
     virtual_s_max: float = VIRTUAL_S_MAX,
     checks: Sequence[type[Check]] = (),
@@ -69,6 +70,7 @@ def simulate(
         trace: Called with one line per event; or a :class:`Trace`, to keep the events.
         run_folder: Write what the coordinator left on its simulated disk there: events,
             parameters, report.
+        limits: What coordinator, shards and replicas wait for and keep at most.
         events_max: Callbacks the run may take; more is a failure.
         virtual_s_max: Virtual seconds it may last; more is a failure.
         checks: What must hold beyond the product's own table: classes derived from
@@ -99,12 +101,13 @@ def simulate(
         own_links=tuple(links.items()) if isinstance(links, Mapping) else (),
         compute=compute or ComputeModel(),
         timing_only=timing_only,
+        limits=limits,
         events_max=events_max,
         virtual_s_max=virtual_s_max,
     )
     kept = trace if isinstance(trace, Trace) else Trace(trace)
     if timing_only:
-        job = _without_evaluation(job)
+        job = job.without_evaluation()  # zeros change no parameters
     else:
         _ = job.train  # without one it would fail in every replica, again and again
     if run_folder is not None:
@@ -141,13 +144,6 @@ def _run(world: World) -> None:
     thread.join()
     if failed:
         raise failed[0]
-
-
-def _without_evaluation(job: Job) -> Job:
-    """Zeros change no parameters: judging them would only take time."""
-    unjudged = copy.copy(job)
-    unjudged._evaluation = None
-    return unjudged
 
 
 @contextlib.contextmanager

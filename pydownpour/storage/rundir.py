@@ -24,9 +24,9 @@ from typing import Any, Final, final
 
 import msgspec
 
-from pydownpour import limits
 from pydownpour.errors import CheckpointError, ConfigError
 from pydownpour.layout import Flat, Layout
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.storage import safetensors
 from pydownpour.storage.files import Files, LocalFiles
 
@@ -120,6 +120,7 @@ class RunFolder:
     Args:
         path: The folder; made by ``open`` if it is missing.
         files: The disk.
+        limits: ``events_size_max``, ``write_told_size``.
 
     Statistics:
         ``trouble``: the first failure in words, "" if none; ``events_lost``: events not written;
@@ -127,8 +128,8 @@ class RunFolder:
         nowhere.
     """
 
-    def __init__(self, path: str, *, files: Files | None = None) -> None:
-        self.path = path
+    def __init__(self, path: str, *, files: Files | None = None, limits: Limits = DEFAULT) -> None:
+        self.path, self._limits = path, limits
         self.trouble = ""
         self.events_lost = 0
         self.elsewhere: dict[str, str] = {}
@@ -151,7 +152,7 @@ class RunFolder:
     def append_events(self, events: Iterable[Mapping[str, Any]], *, sync: bool = False) -> None:
         """Add events, one JSON object a line. ``sync``: on the disk when this returns."""
         lines = [msgspec.json.encode(event) + b"\n" for event in events]
-        room = limits.EVENTS_SIZE_MAX - self._events_size
+        room = self._limits.events_size_max - self._events_size
         kept = []
         for line in lines:
             room -= len(line)
@@ -160,7 +161,7 @@ class RunFolder:
             kept.append(line)
         if len(kept) < len(lines):
             self.events_lost += len(lines) - len(kept)
-            self._fail(f"{EVENTS} reached {limits.EVENTS_SIZE_MAX} bytes (EVENTS_SIZE_MAX)")
+            self._fail(f"{EVENTS} reached {self._limits.events_size_max} bytes (events_size_max)")
         if not kept and not sync:
             return
         data = b"".join(kept)
@@ -184,8 +185,8 @@ class RunFolder:
 
         ``told`` is called with the bytes handed to the disk so far, as they go.
         """
-        name = PARAMETERS if whole else PARTIAL
-        self._keep(name, lambda: _told(safetensors.encode(layout, flat, metadata), told))
+        name, step = PARAMETERS if whole else PARTIAL, self._limits.write_told_size
+        self._keep(name, lambda: _told(safetensors.encode(layout, flat, metadata), told, step))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report whole."""
@@ -224,9 +225,11 @@ class RunFolder:
         self.trouble = self.trouble or words
 
 
-def _told(pieces: Iterable[memoryview], told: Callable[[int], None]) -> Iterator[memoryview]:
+def _told(
+    pieces: Iterable[memoryview], told: Callable[[int], None], step: int
+) -> Iterator[memoryview]:
     """The same bytes in pieces small enough to tell how far they are."""
-    size, step = 0, limits.WRITE_TOLD_SIZE
+    size = 0
     for piece in pieces:
         for at in range(0, len(piece), step):
             told(size + at)

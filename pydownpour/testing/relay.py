@@ -183,5 +183,7 @@ class _Way:
             self._writer.write(piece)
             await self._writer.drain()
             counts.pieces += 1
-            name = f"bytes_{self._name}"
-            setattr(counts, name, getattr(counts, name) + len(piece))
+            if self._name == "to_target":
+                counts.bytes_to_target += len(piece)
+            else:
+                counts.bytes_to_client += len(piece)

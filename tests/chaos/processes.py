@@ -44,6 +44,10 @@ def until(condition: Callable[[], Any], what: str, *, deadline_s: float = DEADLI
         time.sleep(POLL_S)
 
 
+QUICK = ("--limit", "restart_backoff_s=0.05", "--limit", "restart_backoff_max_s=0.05")
+"""Short pauses between restarts, so that ten of them fit a short test."""
+
+
 class Command:
     """One process, its output read line by line. A context manager that leaves nothing behind.
 

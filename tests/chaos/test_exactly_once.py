@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from pydownpour import limits
 from tests.chaos.jobs.journal import journal_path, read_notes
 from tests.chaos.processes import (
     DEADLINE_S,
+    QUICK,
     ROOT,
     ByHand,
     Command,
@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 COUNTING = ROOT / "tests" / "chaos" / "jobs" / "counting.py"
 SAMPLES_JOB = ROOT / "tests" / "chaos" / "jobs" / "samples.py"
-HASTY = (sys.executable, "-m", "tests.chaos.hasty")
 LONG = os.environ.get("PYDOWNPOUR_CHAOS") == "long"
 KILLS = 10
 SEED = int(os.environ.get("DOWNPOUR_SEED", "7"))
@@ -87,7 +86,7 @@ def until_pushing(folder: Path, replica: int, incarnation: int, pushes: int) -> 
 def start_counting(folder: Path, *, replicas: int = 2) -> Command:
     return Command(
         "run", COUNTING, "--shards", "2", "--replicas", str(replicas), "--json",
-        "--run-folder", folder / "run", env={"CHAOS_FOLDER": str(folder)}, program=HASTY,
+        "--run-folder", folder / "run", *QUICK, env={"CHAOS_FOLDER": str(folder)},
     )  # fmt: skip
 
 

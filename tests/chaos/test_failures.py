@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,18 @@ import pytest
 import safetensors.numpy
 
 from tests.chaos.jobs import failing
-from tests.chaos.processes import ROOT, ByHand, Command, events, replica_named, until
+from tests.chaos.processes import QUICK, ROOT, ByHand, Command, events, replica_named, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 JOB = ROOT / "tests" / "chaos" / "jobs" / "failing.py"
-HASTY = (sys.executable, str(ROOT / "tests" / "chaos" / "hasty.py"))
 LINE = r"failing\.py:\d+ in compute"
 
 
 def run(folder: Path, how: str, on_error: str = "stop", *, replicas: int = 2) -> Command:
     return Command(
         "run", JOB, "--replicas", str(replicas), "--run-folder", folder / "run",
-        program=HASTY, env={"CHAOS_FAIL": how, "CHAOS_ON_ERROR": on_error, "PYTHONPATH": str(ROOT)},
+        *QUICK, env={"CHAOS_FAIL": how, "CHAOS_ON_ERROR": on_error, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 
@@ -114,20 +112,14 @@ def test_by_hand_the_replica_says_it_and_others_may_go_on(tmp_path: Path) -> Non
         assert job.finish()["units"] == 5
 
 
-UNFORGIVING = """
-from pydownpour import limits
-from pydownpour.cli import main
-limits.RESTARTS_MAX = 1
-limits.RESTART_BACKOFF_S = limits.RESTART_BACKOFF_MAX_S = 0.05
-main()
-"""
+UNFORGIVING = ("--limit", "restarts_max=1", *QUICK)
 
 
 def test_crashes_that_a_restart_cured_end_no_run_however_many_they_are(tmp_path: Path) -> None:
     """One crash without work between is all this engine forgives, and there are two with."""
     command = Command(
         "run", ROOT / "tests" / "chaos" / "jobs" / "units.py", "--replicas", "1",
-        "--run-folder", tmp_path / "run", program=(sys.executable, "-c", UNFORGIVING),
+        "--run-folder", tmp_path / "run", *UNFORGIVING,
         env={"CHAOS_FOLDER": str(tmp_path), "CHAOS_UNITS": "40", "CHAOS_SLOW": "10"},
     )  # fmt: skip
     (tmp_path / "slow").touch()

@@ -43,7 +43,7 @@ def start(folder: Path, writes_s: float = WRITES_S) -> Command:
 
 def after_a_while(run: Command) -> None:
     """A second request is one that comes later than a bouncing key."""
-    time.sleep(1.2 * limits.SIGNALS_ONE_S)
+    time.sleep(1.2 * limits.DEFAULT.signals_one_s)
     assert run.is_running
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydownpour.coordinator.service import CoordinatorService, serve_coordinator
 from pydownpour.errors import JobFailed
 from pydownpour.job import Job
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
 from pydownpour.policy import Policy
@@ -38,7 +39,9 @@ class Stage:
         access: Access | None = None,
         before_shards: Callable[[str], FaultProxy] | None = None,
         gate: AckGate | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
+        self.limits = limits
         self.job, self.folder, self.shards = job, folder, shards
         self.access = access or Access()
         self.before_shards, self.gate = before_shards, gate
@@ -59,6 +62,7 @@ class Stage:
                 announce=heard.set_result,
                 random=random.Random(0),
                 watch=self._watch,
+                limits=self.limits,
             )
         )
         either: set[asyncio.Future[Any]] = {heard, self._coordinator}
@@ -86,7 +90,7 @@ class Stage:
 
         if self.before_shards is None:
             await run_shard(
-                ShardService(self.access, policy, self.gate),
+                ShardService(self.access, policy, self.gate, self.limits),
                 coordinator=self.url,
                 bind=Bind(),
                 access=self.access,
@@ -106,6 +110,7 @@ class Stage:
                 announce=lambda url: None,
                 advertise=proxy.url,
                 policy=policy,
+                limits=self.limits,
             )
 
     async def replica(self, *, own_thread: bool = False, name: str = "") -> None:
@@ -118,6 +123,7 @@ class Stage:
             own_thread=own_thread,
             name=name,
             rng=random.Random(self._replicas),
+            limits=self.limits,
         )
 
     async def status(self) -> Status:

@@ -22,15 +22,15 @@ TWIN = Int8(64)
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """A job with a codec and one shard, and a member that does nothing."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)  # its end is heard of sooner
+    quick = limits.Limits(heartbeat_s=0.05)  # its end is heard of sooner
     job = dp.Job(
         parameters={"w": np.zeros(LENGTH, np.float32)},
         optimizer=dp.SGD(lr=1.0),
         codec=dp.Int8(block=64),
     )
-    async with Stage(job, tmp_path / "run", shards=1) as stage:
+    async with Stage(job, tmp_path / "run", shards=1, limits=quick) as stage:
         await Stranger.join(stage.url, codecs=_core.codecs())
         yield stage
         await dismiss(stage.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import signal
 import sys
@@ -13,14 +14,16 @@ from typing import Any
 import psutil
 import pytest
 
-from pydownpour import engines, limits
+from pydownpour import engines
 from pydownpour.engines import LocalEngine, Plan, logs
 from pydownpour.engines.local import environment
 from pydownpour.errors import ConfigError, JobFailed
+from pydownpour.limits import Limits
 from pydownpour.net.access import Access
 from pydownpour.wire.messages import Status
 
 FAKES = (sys.executable, str(Path(__file__).parents[1] / "fakes" / "roles.py"))
+QUICK = Limits(restart_backoff_s=0.01)
 
 
 class Stage:
@@ -39,12 +42,22 @@ class Stage:
         self.events.append(("status", status.state))
 
     async def run(
-        self, acts: dict[str, Any], *, access: Access | None = None, **settings: Any
+        self,
+        acts: dict[str, Any],
+        *,
+        access: Access | None = None,
+        limits: Limits = QUICK,
+        **settings: Any,
     ) -> dict[str, Any]:
         self.script.write_text(json.dumps(acts))
         plan = Plan(str(self.script), run_folder=self.run_folder, **settings)
         return await engines.run(
-            plan, LocalEngine(FAKES), access=access, observer=self, on_folder=self.folders.append
+            plan,
+            LocalEngine(FAKES),
+            access=access,
+            observer=self,
+            on_folder=self.folders.append,
+            limits=limits,
         )
 
     def starts(self, title: str) -> list[tuple[int, str]]:
@@ -75,7 +88,6 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage(tmp_path)
     monkeypatch.setenv("FAKE_ROLES", str(stage.script))
-    monkeypatch.setattr(limits, "RESTART_BACKOFF_S", 0.01)
     return stage
 
 
@@ -91,7 +103,9 @@ async def test_the_report_is_the_coordinators_and_every_process_got_its_command(
         f"--run-folder {stage.run_folder}"
     )
     ((_, shard),) = stage.starts("shard-1")
-    assert shard == "shard --coordinator http://127.0.0.1:1 --index 1 --bind 127.0.0.1:0"
+    assert shard == (
+        f"shard --coordinator http://127.0.0.1:1 --index 1 --bind 127.0.0.1:0 --job {stage.script}"
+    )
     ((_, replica),) = stage.starts("replica-0")
     assert replica == (f"replica {stage.script} --coordinator http://127.0.0.1:1 --name replica-0")
     stage.check_nothing_left()
@@ -124,7 +138,7 @@ async def test_a_function_that_always_raises_ends_the_job_with_its_traceback(
     assert "third time in a row" in str(failed.value)
     assert 'File "user.py", line 7' in str(failed.value)
     assert "replica-0.log" in str(failed.value)
-    assert len(stage.starts("replica-0")) == limits.RESTART_SAME_FAILURE_MAX
+    assert len(stage.starts("replica-0")) == QUICK.restart_same_failure_max
     stage.check_nothing_left()
 
 
@@ -181,12 +195,10 @@ async def test_a_failed_job_carries_its_report(stage: Stage) -> None:
     stage.check_nothing_left()
 
 
-async def test_a_coordinator_that_never_listens_is_given_up(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "JOIN_PATIENCE_S", 0.5)
+async def test_a_coordinator_that_never_listens_is_given_up(stage: Stage) -> None:
+    hasty = dataclasses.replace(QUICK, join_patience_s=0.5)
     with pytest.raises(JobFailed, match="did not start to listen"):
-        await stage.run({"coordinator-0": [["mute"]]}, shards=1, replicas=1)
+        await stage.run({"coordinator-0": [["mute"]]}, shards=1, replicas=1, limits=hasty)
 
 
 async def test_what_users_print_goes_to_the_log_and_not_to_the_engine(stage: Stage) -> None:
@@ -225,14 +237,11 @@ async def test_cancelling_ends_every_process(stage: Stage) -> None:
     stage.check_nothing_left()
 
 
-async def test_a_second_cancellation_kills_at_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_cancellation_kills_at_once(stage: Stage) -> None:
     # So long that the test would run into its timeout if the first stop were waited for.
-    monkeypatch.setattr("pydownpour.engines.supervisor.STOP_ASK_S", -600.0)
-    monkeypatch.setattr(limits, "SHUTDOWN_S", 600.0)
+    patient = dataclasses.replace(QUICK, shutdown_s=600.0)
     acts = {f"{role}-0": [["stubborn"]] for role in ("coordinator", "shard", "replica")}
-    run = asyncio.create_task(stage.run(acts, shards=1, replicas=1))
+    run = asyncio.create_task(stage.run(acts, shards=1, replicas=1, limits=patient))
     await stage.until(lambda: len(stage.pids()) == 3)
     run.cancel()
     await stage.until(lambda: ("stop", "stopping") in stage.events)
@@ -362,16 +371,15 @@ async def test_a_run_may_have_no_token_if_somebody_says_so(stage: Stage) -> None
 
 
 async def test_a_log_that_grows_without_end_is_cut_and_what_it_held_is_kept_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
-    monkeypatch.setattr(limits, "LOG_SIZE_MAX", 50_000)
-    monkeypatch.setattr(limits, "LOG_LOOK_S", 0.01)
+    short = dataclasses.replace(QUICK, log_size_max=50_000, log_look_s=0.01)
     acts = {"coordinator-0": [["serve"]], "replica-0": [["chatter"]]}
-    await stage.run(acts, shards=1, replicas=1)
+    await stage.run(acts, shards=1, replicas=1, limits=short)
     log = stage.run_folder / "logs" / "replica-0.log"
     before = logs.older(log)
     assert before.read_bytes().startswith(b"line 0\n")
-    assert before.stat().st_size > limits.LOG_SIZE_MAX
+    assert before.stat().st_size > short.log_size_max
     assert before.stat().st_mode & 0o077 == 0
     lines = log.read_text().splitlines()
     assert lines[-1] == "the last line"

@@ -32,10 +32,8 @@ class Failing:
 
 
 @pytest.fixture
-async def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Failing]:
+async def job(tmp_path: Path) -> AsyncIterator[Failing]:
     """Heartbeats come too rarely to say it first: what the loop asks for must say it."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 60.0)
-    monkeypatch.setattr(limits, "NOTICE_S", 0.2)
     failing = Failing()
     declared = dp.Job(
         parameters={"w": np.zeros(4, np.float32)}, optimizer=dp.SGD(lr=1.0),
@@ -47,6 +45,7 @@ async def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
             declared, shards=1, bind=Bind(), access=Access(), run_folder=str(tmp_path / "run"),
             announce=heard.set_result, random=random.Random(0),
             watch=lambda service: setattr(failing, "service", service),
+            limits=limits.Limits(heartbeat_s=60.0, notice_s=0.2),
         )
     )  # fmt: skip
     failing.url = await heard

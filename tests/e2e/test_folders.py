@@ -119,12 +119,8 @@ def test_a_job_file_that_loads_for_long_is_waited_for_and_said(here: Path) -> No
     (here / "slow.py").write_text(
         f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + JOB
     )
-    hasty = (
-        "from pydownpour import limits; from pydownpour.cli import main; "
-        "limits.LOAD_TOLD_S = 0.2; limits.JOIN_PATIENCE_S = 20.0; main()"
-    )
-    program = (sys.executable, "-c", hasty)
-    with start(here, "run", "slow.py", "--run-folder", "out", program=program) as run:
+    hasty = ("--limit", "load_told_s=0.2", "--limit", "join_patience_s=20")
+    with start(here, "run", "slow.py", "--run-folder", "out", *hasty) as run:
         run.heard(r"waiting for slow\.py to load in the coordinator, \d+ s so far")
         until(lambda: len([line for line in run.out if "to load in" in line]) >= 3, "more words")
         gate.touch()

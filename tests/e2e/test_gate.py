@@ -29,13 +29,11 @@ async def gate() -> AckGate:
 
 
 @pytest.fixture
-async def stranger(
-    gate: AckGate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Stranger]:
+async def stranger(gate: AckGate, tmp_path: Path) -> AsyncIterator[Stranger]:
     """A peer of a job whose one shard has that journal."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+    quick = limits.Limits(heartbeat_s=0.05)
     job = dp.Job(parameters={"w": np.zeros(LENGTH, np.float32)}, optimizer=dp.SGD(lr=1.0))
-    async with Stage(job, tmp_path / "run", shards=1, gate=gate) as stage:
+    async with Stage(job, tmp_path / "run", shards=1, gate=gate, limits=quick) as stage:
         yield await Stranger.join(stage.url)
         gate.passed(1 << 40)
         await dismiss(stage.url)
@@ -105,13 +103,13 @@ async def test_a_post_is_answered_when_everything_in_it_is_durable(
 async def test_held_answers_are_bounded_and_pushes_wait_behind_them(
     stranger: Stranger, gate: AckGate
 ) -> None:
-    pushes = 3 * limits.ANSWERS_HELD_MAX
+    pushes = 3 * limits.DEFAULT.answers_held_max
     async with stranger.stream() as stream:
         for number in range(1, pushes + 1):
             stream.write(stranger.push(ONES, number=number))
-        while (await stranger.stats()).lsn <= limits.ANSWERS_HELD_MAX:
+        while (await stranger.stats()).lsn <= limits.DEFAULT.answers_held_max:
             await asyncio.sleep(0)
-        assert (await stranger.stats()).lsn == limits.ANSWERS_HELD_MAX + 1
+        assert (await stranger.stats()).lsn == limits.DEFAULT.answers_held_max + 1
         for lsn in range(1, pushes + 1):
             with contextlib.suppress(TimeoutError):
                 gate.passed(lsn)

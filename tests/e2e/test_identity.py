@@ -22,11 +22,11 @@ LENGTH = 1000
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """A running job with one shard, in which a gradient of -1 counts up."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)  # its end is heard of sooner
+    quick = limits.Limits(heartbeat_s=0.05)  # its end is heard of sooner
     job = dp.Job(parameters={"w": np.zeros(LENGTH, np.float32)}, optimizer=dp.SGD(lr=1.0))
-    async with Stage(job, tmp_path / "run", shards=1) as stage:
+    async with Stage(job, tmp_path / "run", shards=1, limits=quick) as stage:
         await Stranger.join(stage.url)
         yield stage
         await dismiss(stage.url)

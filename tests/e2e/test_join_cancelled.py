@@ -105,11 +105,9 @@ class Enough(BaseException):
     """What Ctrl-C would raise."""
 
 
-def test_from_a_blocking_join(
-    silent: str, sessions: list[aiohttp.ClientSession], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_blocking_join(silent: str, sessions: list[aiohttp.ClientSession]) -> None:
     """Its caller's thread is torn away; the session's loop goes on asking until it is told."""
-    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.05)
+    brief = limits.Limits(request_timeout_s=0.05)
 
     def stop(number: int, frame: object) -> None:
         raise Enough
@@ -118,7 +116,7 @@ def test_from_a_blocking_join(
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR1))
     try:
         timer.start()
-        with pytest.raises(Enough), dp.join(silent):
+        with pytest.raises(Enough), dp.join(silent, limits=brief):
             pass
     finally:
         timer.join()

@@ -24,15 +24,16 @@ G = {"w": np.ones(3, np.float32)}
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """A job without work of its own, in which every step waits for its push."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
     job = dp.Job(
         parameters={"w": np.zeros(3, np.float32)},
         optimizer=dp.SGD(lr=1.0),
         policy=dp.Downpour(overlap=False),
     )
-    async with Stage(job, tmp_path / "run", shards=1) as stage:
+    async with Stage(
+        job, tmp_path / "run", shards=1, limits=limits.Limits(heartbeat_s=0.05)
+    ) as stage:
         yield stage
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import gc
 import socket
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 
 import pydownpour as dp
-from pydownpour import limits
 from pydownpour.layout import partition
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.server import Server
@@ -145,10 +145,11 @@ async def test_readers_that_are_reset_leave_nothing_behind(
 
 @pytest.mark.parametrize("transport", ["get", "stream"])
 async def test_a_reader_that_takes_nothing_for_long_loses_its_connection(
-    transport: str, serving: tuple[Server, Shard], monkeypatch: pytest.MonkeyPatch
+    transport: str, serving: tuple[Server, Shard]
 ) -> None:
-    monkeypatch.setattr(limits, "READER_WINDOW_S", 0.2)
     server, shard = serving
+    brief = dataclasses.replace(shard.limits, reader_window_s=0.2)
+    shard.limits = server._limits = brief
     loop = asyncio.get_running_loop()
     reader = await stuck_reader(server.url, headers_of(1), transport)
     async with asyncio.timeout(PATIENCE_S):

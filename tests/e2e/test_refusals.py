@@ -53,7 +53,7 @@ async def test_what_is_checked_is_what_is_sent(tmp_path: Path) -> None:
         r"1000 values of the gradient are too large for the float16 they travel as, the first in "
         r"'w' at flat index 0: 100000, the largest possible is 65504; nothing was pushed. Choose "
         r"wire_dtype='float32' or 'bfloat16' for the job, or a smaller learning rate. That was "
-        r"push 10 in a row that was not applied \(NONFINITE_STEPS_MAX\)"
+        r"push 10 in a row that was not applied \(nonfinite_steps_max\)"
     )
     async with Stage(job, tmp_path / "run") as stage:
         with pytest.raises(dp.GradientsRefused, match=words):

@@ -37,17 +37,16 @@ def counting_job(length: int, pushes: int) -> dp.Job:
 
 
 async def test_a_push_that_takes_longer_than_the_time_limit_is_sent_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(limits, "ACK_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(limits, "ACK_EVERY_S", 0.2)
+    brief = limits.Limits(ack_timeout_s=1.0, ack_every_s=0.2)
 
     def before(target: str) -> FaultProxy:
         # The proxy takes all of it at once, so that only the shard's words tell of progress.
         return FaultProxy(target, to_target=Faults(bytes_per_s=200_000, slice_max=16_384))
 
     job = counting_job(length=MIB // 8, pushes=1)  # two fragments
-    async with Stage(job, tmp_path / "run", shards=1, before_shards=before) as stage:
+    async with Stage(job, tmp_path / "run", shards=1, before_shards=before, limits=brief) as stage:
         await stage.replica()
     np.testing.assert_array_equal(stage.parameters()["w"], 1.0)
     (replica,), pushes = stage.report["replicas"], stage.report["pushes"]

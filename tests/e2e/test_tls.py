@@ -60,6 +60,10 @@ def certificates(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path)
 
 
+QUICK = limits.Limits(heartbeat_s=0.05)
+"""The end of a job is heard of sooner."""
+
+
 def counting_job() -> dp.Job:
     job = dp.Job(
         # Three fragments a shard, so that frames do not end where TLS records do.
@@ -84,10 +88,11 @@ def counting_job() -> dp.Job:
 
 
 async def test_a_job_over_tls_joins_pushes_fetches_and_ends(
-    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, certificates: Certificates
 ) -> None:
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
-    async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
+    async with Stage(
+        counting_job(), tmp_path / "run", access=certificates.access, limits=QUICK
+    ) as stage:
         assert stage.url.startswith("https://")
         await asyncio.gather(stage.replica(), stage.replica(own_thread=True))
     np.testing.assert_array_equal(stage.parameters()["w"], 12.0)
@@ -152,11 +157,12 @@ async def test_a_shard_the_coordinator_cannot_read_is_refused_when_it_registers(
 
 
 async def test_a_client_without_tls_at_a_server_with_it_is_told(
-    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, certificates: Certificates
 ) -> None:
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
     job = counting_job()
-    async with Stage(job, tmp_path / "run", shards=1, access=certificates.access) as stage:
+    async with Stage(
+        job, tmp_path / "run", shards=1, access=certificates.access, limits=QUICK
+    ) as stage:
         plain = stage.url.replace("https://", "http://")
         async with Client(plain, access=Access(token=TOKEN)) as client:
             with pytest.raises(DownpourError, match=r"https|broke"):
@@ -167,7 +173,6 @@ async def test_a_client_without_tls_at_a_server_with_it_is_told(
 async def test_strangers_who_never_shake_hands_make_room_and_are_cut_off(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "TLS_HANDSHAKE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(process, "descriptors", lambda: (40, 0))
 
     async def answer(call: Call) -> HeartbeatAnswer:
@@ -175,7 +180,13 @@ async def test_strangers_who_never_shake_hands_make_room_and_are_cut_off(
 
     route = Route("GET", "/v1/answer", answer)
     access = certificates.access
-    async with Server([route], bind=Bind(), access=access, name="test") as server:
+    async with Server(
+        [route],
+        bind=Bind(),
+        access=access,
+        name="test",
+        limits=limits.Limits(tls_handshake_timeout_s=0.5),
+    ) as server:
         target = urlsplit(server.url)
         with contextlib.ExitStack() as stack:
             strangers = []
@@ -238,7 +249,6 @@ async def test_a_replica_that_came_by_https_sends_no_token_to_a_plain_address(
         heard.append(await reader.read(1000))
         writer.close()
 
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
     eavesdropper = await asyncio.start_server(listen, "127.0.0.1", 0)
     plain = f"http://127.0.0.1:{eavesdropper.sockets[0].getsockname()[1]}"
 
@@ -246,7 +256,9 @@ async def test_a_replica_that_came_by_https_sends_no_token_to_a_plain_address(
         entries = [msgspec.structs.replace(entry, url=plain) for entry in self.entries]
         return ShardMap(epoch=self.epoch, entries=entries, fragments=1)
 
-    async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
+    async with Stage(
+        counting_job(), tmp_path / "run", access=certificates.access, limits=QUICK
+    ) as stage:
         with monkeypatch.context() as patch:
             patch.setattr(Places, "shard_map", property(rerouted))
             with pytest.raises(ConfigError, match="token would travel in the clear"):
@@ -258,11 +270,12 @@ async def test_a_replica_that_came_by_https_sends_no_token_to_a_plain_address(
 
 
 async def test_a_job_over_tls_refuses_a_shard_without(
-    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, certificates: Certificates
 ) -> None:
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
     only_token = Access(token=TOKEN, tls=Tls(ca=certificates.ca))
-    async with Stage(counting_job(), tmp_path / "run", access=certificates.access) as stage:
+    async with Stage(
+        counting_job(), tmp_path / "run", access=certificates.access, limits=QUICK
+    ) as stage:
         with pytest.raises(ConfigError, match="token would travel in the clear"):
             await serve_shard(
                 coordinator=stage.url, bind=Bind(), access=only_token, announce=lambda url: None

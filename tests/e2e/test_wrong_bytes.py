@@ -39,10 +39,10 @@ def counting_job() -> dp.Job:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """A running job with one shard and a member that does nothing."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)  # its end is heard of sooner
-    async with Stage(counting_job(), tmp_path / "run", shards=1) as stage:
+    quick = limits.Limits(heartbeat_s=0.05, header_timeout_s=0.3, body_window_s=0.2)
+    async with Stage(counting_job(), tmp_path / "run", shards=1, limits=quick) as stage:
         await Stranger.join(stage.url)
         yield stage
         await dismiss(stage.url)
@@ -231,9 +231,8 @@ async def test_an_unknown_protocol_on_the_stream_names_both(
 
 
 async def test_a_slow_header_is_cut_off_and_others_are_served(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
-    monkeypatch.setattr(limits, "HEADER_TIMEOUT_S", 0.3)
     stranger = await Stranger.join(stage.url)
     for url in (stage.url, stranger.shard.url):
         async with raw_connection(url) as (reader, writer):
@@ -251,9 +250,8 @@ async def test_a_slow_header_is_cut_off_and_others_are_served(
 
 
 async def test_a_slow_second_request_on_a_connection_is_cut_off_too(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
 ) -> None:
-    monkeypatch.setattr(limits, "HEADER_TIMEOUT_S", 0.3)
     async with raw_connection(stage.url) as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
@@ -280,10 +278,7 @@ async def test_an_oversized_body_is_refused_before_it_is_read(stage: Stage) -> N
     await check_applied(stage, stranger, 1)
 
 
-async def test_a_body_that_stalls_is_given_up(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "BODY_WINDOW_S", 0.2)
+async def test_a_body_that_stalls_is_given_up(stage: Stage) -> None:
     async with raw_connection(stage.url) as (reader, writer):
         writer.write(POST % (b"/v1/join", 100) + b"{")
         answer = await reader.readuntil(b"}")
@@ -291,10 +286,8 @@ async def test_a_body_that_stalls_is_given_up(
         assert b"body stalled after 1 bytes" in answer
 
 
-async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "BODY_WINDOW_S", 0.05)
+async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body() -> None:
+    brief = limits.Limits(body_window_s=0.05)
     sizes: list[int] = []
 
     async def slowly(call: Call) -> str:
@@ -305,7 +298,7 @@ async def test_a_handler_may_take_its_time_between_two_pieces_of_a_body(
         return "done"
 
     route = Route("POST", "/v1/slowly", slowly, streamed=True)
-    async with Server([route], bind=Bind(), access=Access(), name="test") as server:
+    async with Server([route], bind=Bind(), access=Access(), name="test", limits=brief) as server:
         async with raw_connection(server.url) as (reader, writer):
             writer.write(POST % (b"/v1/slowly", 6) + b"abc")
             while not sizes:

@@ -55,10 +55,8 @@ WAITING = GOOD.replace(
 """The same, and nothing is done before there is a file ``go``."""
 
 
-@pytest.fixture
-def fast_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of a job is heard of sooner."""
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.05)
+QUICK = limits.Limits(heartbeat_s=0.05)
+"""The end of a job is heard of sooner."""
 
 
 def job_of(parameters: dict[str, Any], **settings: Any) -> dp.Job:
@@ -69,11 +67,13 @@ def job_of(parameters: dict[str, Any], **settings: Any) -> dp.Job:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, fast_ends: None) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """A running job with a token, and a member that does nothing."""
     parameters = {"a": np.zeros(3, np.float32), "w": np.zeros((4, 5), np.float32)}
     access = Access(token="open sesame")
-    async with Stage(job_of(parameters), tmp_path / "run", shards=1, access=access) as stage:
+    async with Stage(
+        job_of(parameters), tmp_path / "run", shards=1, access=access, limits=QUICK
+    ) as stage:
         await Stranger.join(stage.url, access)
         yield stage
         await dismiss(stage.url, access)
@@ -107,12 +107,10 @@ async def test_other_parameters_are_refused_and_the_first_array_is_named(
             pass
 
 
-async def test_sixty_thousand_arrays_with_long_names_are_no_problem(
-    tmp_path: Path, fast_ends: None
-) -> None:
+async def test_sixty_thousand_arrays_with_long_names_are_no_problem(tmp_path: Path) -> None:
     one, arrays = np.ones(1, np.float32), 60_000
     parameters = {f"encoder.{'blocks.' * 12}{i:08}.weight": one for i in range(arrays)}
-    async with Stage(job_of(parameters), tmp_path / "run", shards=1) as stage:
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1, limits=QUICK) as stage:
         assert len(messages.encode(JobLayout(arrays=stage.job.layout.entries()))) > 8_000_000
         async with dp.join(stage.url) as replica:
             await replica.step(parameters)
@@ -161,9 +159,7 @@ async def test_one_shard_too_many_is_refused_in_words(stage: Stage) -> None:
 # -- in a step -------------------------------------------------------------------------------------
 
 
-async def test_gradients_of_any_order_and_strides_land_where_they_belong(
-    tmp_path: Path, fast_ends: None
-) -> None:
+async def test_gradients_of_any_order_and_strides_land_where_they_belong(tmp_path: Path) -> None:
     values = np.arange(24, dtype=np.float32).reshape(4, 6)
     wide = np.zeros((8, 12), np.float32)
     wide[::2, ::2] = values
@@ -187,7 +183,7 @@ async def test_gradients_of_any_order_and_strides_land_where_they_belong(
         async for _ in replica.work():
             await replica.step(gradients)
 
-    async with Stage(job, tmp_path / "run", shards=1) as stage:
+    async with Stage(job, tmp_path / "run", shards=1, limits=QUICK) as stage:
         await stage.replica()
     final = stage.parameters()
     for name, gradient in gradients.items():
@@ -211,9 +207,11 @@ async def test_gradients_of_any_order_and_strides_land_where_they_belong(
     ids=["int", "complex", "shape", "object", "masked", "nested"],
 )
 async def test_a_gradient_that_cannot_be_one_is_refused_and_the_loop_may_go_on(
-    tmp_path: Path, fast_ends: None, gradient: Any, kind: type[Exception], words: str
+    tmp_path: Path, gradient: Any, kind: type[Exception], words: str
 ) -> None:
-    async with Stage(job_of({"w": np.zeros(3, np.float32)}), tmp_path / "run", shards=1) as stage:
+    async with Stage(
+        job_of({"w": np.zeros(3, np.float32)}), tmp_path / "run", shards=1, limits=QUICK
+    ) as stage:
         async with dp.join(stage.url) as replica:
             with pytest.raises(kind, match=words) as refused:
                 await replica.step({"w": gradient})
@@ -236,10 +234,10 @@ async def test_a_gradient_that_cannot_be_one_is_refused_and_the_loop_may_go_on(
     ],
 )
 async def test_gradients_that_are_no_flat_mapping_are_refused_with_the_advice(
-    tmp_path: Path, fast_ends: None, gradients: Any, words: str
+    tmp_path: Path, gradients: Any, words: str
 ) -> None:
     parameters = {"layer.w": np.zeros(3, np.float32)}
-    async with Stage(job_of(parameters), tmp_path / "run", shards=1) as stage:
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1, limits=QUICK) as stage:
         async with dp.join(stage.url) as replica:
             with pytest.raises(ParameterError, match=words):
                 await replica.step(gradients)
@@ -253,9 +251,7 @@ async def test_gradients_that_are_no_flat_mapping_are_refused_with_the_advice(
         dp.join(None)  # type: ignore[arg-type]
 
 
-async def test_none_is_no_gradient_and_a_list_is_converted_once(
-    tmp_path: Path, fast_ends: None
-) -> None:
+async def test_none_is_no_gradient_and_a_list_is_converted_once(tmp_path: Path) -> None:
     class Counted:
         reads = 0
 
@@ -265,7 +261,7 @@ async def test_none_is_no_gradient_and_a_list_is_converted_once(
 
     counted = Counted()
     parameters = {name: np.zeros(2, np.float32) for name in ("counted", "list", "none")}
-    async with Stage(job_of(parameters), tmp_path / "run", shards=1) as stage:
+    async with Stage(job_of(parameters), tmp_path / "run", shards=1, limits=QUICK) as stage:
         async with dp.join(stage.url) as replica:
             await replica.step({"counted": counted, "list": [2.0, 3.0], "none": None})
             assert counted.reads == 1

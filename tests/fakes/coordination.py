@@ -9,6 +9,7 @@ from pydownpour.codecs import Codec
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.histogram import Histogram, HistogramEntry
 from pydownpour.job import Job, Work
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Downpour
 from pydownpour.wire.messages import (
@@ -64,11 +65,23 @@ def histogram(*values: int) -> HistogramEntry:
 class Cast:
     """A job's state and everybody who talks to it; ``now`` is what the tests say it is."""
 
-    def __init__(self, job: Job | None = None, *, shards: int = 2, expected: int = 0) -> None:
+    def __init__(
+        self,
+        job: Job | None = None,
+        *,
+        shards: int = 2,
+        expected: int = 0,
+        limits: Limits = DEFAULT,
+    ) -> None:
         self.declared = job if job is not None else make_job(work=Work(10, unit=4, passes=2))
         self.now = 100.0
         self.job = JobState(
-            self.declared, shards=shards, now=self.now, key=KEY, expected_replicas=expected
+            self.declared,
+            shards=shards,
+            now=self.now,
+            key=KEY,
+            expected_replicas=expected,
+            limits=limits,
         )
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.server import Route, Server, UpgradeRoute
 from tests.fakes.network import End, Net
@@ -19,10 +20,15 @@ class Serving(Net):
 
     server_: Server
 
-    def start(self, routes: Sequence[Route | UpgradeRoute], access: Access = ACCESS) -> Server:
+    def start(
+        self,
+        routes: Sequence[Route | UpgradeRoute],
+        access: Access = ACCESS,
+        limits: Limits = DEFAULT,
+    ) -> Server:
         """Listen."""
         self.server_ = Server(
-            routes, bind=Bind(self.there.host.address), access=access, name="test"
+            routes, bind=Bind(self.there.host.address), access=access, name="test", limits=limits
         )
         self.run(self.there, self.server_.start())
         self.port = int(self.server_.url.rpartition(":")[2])
@@ -48,10 +54,13 @@ class Serving(Net):
 
 @contextlib.contextmanager
 def serving(
-    routes: Sequence[Route | UpgradeRoute], access: Access = ACCESS, **options: Any
+    routes: Sequence[Route | UpgradeRoute],
+    access: Access = ACCESS,
+    limits: Limits = DEFAULT,
+    **options: Any,
 ) -> Iterator[Serving]:
     """Start, and stop in the end."""
     with contextlib.closing(Serving(**options)) as net:
-        net.start(routes, access)
+        net.start(routes, access, limits)
         yield net
         net.run(net.there, net.server_.stop())

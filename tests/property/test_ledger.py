@@ -69,9 +69,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def new(self) -> Ledger:
         return Ledger(
             self.work,
-            lease_s=LEASE_S,
-            leases_max=self.leases_max,
-            passes_open_max=self.passes_open_max,
+            limits.Limits(
+                lease_s=LEASE_S,
+                leases_per_replica_max=self.leases_max,
+                passes_open_max=self.passes_open_max,
+            ),
         )
 
     def renewed(self, replica: int) -> None:
@@ -134,7 +136,7 @@ class LedgerMachine(RuleBasedStateMachine):
             others = [lease for lease in given if lease in live]
             assert len(others) == 1
             assert self.work.backup
-            assert self.now - given[others[0]] >= limits.BACKUP_MIN_S
+            assert self.now - given[others[0]] >= limits.DEFAULT.backup_min_s
             assert holders[backup.pass_index, backup.unit][-1] == replica
 
     def finish(self, index: int) -> None:
@@ -167,7 +169,7 @@ class LedgerMachine(RuleBasedStateMachine):
         place = (unit.pass_index, unit.unit)
         self.failures[place] += 1
         assert failed.times == self.failures[place]
-        assert failed.aside == (failed.times == limits.UNIT_FAILURES_MAX)
+        assert failed.aside == (failed.times == limits.DEFAULT.unit_failures_max)
         if failed.aside:
             self.aside.add(place)
             self.recorded[place] = NOBODY

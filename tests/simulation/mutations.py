@@ -19,12 +19,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from pydownpour import _core, limits
+from pydownpour import _core
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.recorder import Recorder
+from pydownpour.coordinator.silence import Silence
 from pydownpour.coordinator.units import Recorded
+from pydownpour.limits import Limits
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Decision, HardSync, PushInfo, hard_sync
 from pydownpour.replica.encoded import EncodedPush, Encoder
@@ -297,7 +299,12 @@ def fetch_claims_its_end(patch: Patch) -> None:
 
 def silence_is_death(patch: Patch) -> None:
     """As it was: a shard that is not heard is given up, whatever it holds and whoever hears it."""
-    patch.setattr(limits, "SHARD_PATIENCE_S", limits.DEAD_S)
+    begin = Silence.__init__
+
+    def impatient(self: Silence, *, limits: Limits, **rest: Any) -> None:
+        begin(self, limits=dataclasses.replace(limits, shard_patience_s=limits.dead_s), **rest)
+
+    patch.setattr(Silence, "__init__", impatient)
 
 
 def secrets_are_not_checked(patch: Patch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pydownpour import limits
 from pydownpour.errors import PeerLost
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.client import Client
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.compute.cost import ComputeModel
@@ -30,6 +30,7 @@ def small_world(
     storm_s: float = 100.0,
     pushes: int = 24,
     virtual_s_max: float = 120.0,
+    limits: Limits = DEFAULT,
 ) -> World:
     """Two replicas at work for some six virtual seconds, or as long as so many pushes take."""
     oracle = Oracle(pushes=pushes)
@@ -41,6 +42,7 @@ def small_world(
         compute=ComputeModel(base_s=0.5),
         faults=FaultPlan(storm_s=storm_s),  # then everything is healed
         virtual_s_max=virtual_s_max,
+        limits=limits,
     )
     return World(oracle.job, settings, oracle=oracle)
 
@@ -116,8 +118,7 @@ def test_a_shard_that_only_the_coordinator_does_not_hear_costs_nothing(at: float
 def test_a_shard_that_answers_when_asked_is_waited_for_beyond_all_patience(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "SHARD_PATIENCE_S", 8.0)
-    world = small_world(latency_s=0.002, pushes=60)
+    world = small_world(latency_s=0.002, pushes=60, limits=Limits(shard_patience_s=8.0))
     said: list[str] = []
     send = Client.post
 
@@ -148,11 +149,11 @@ def test_replicas_whose_streams_are_stuck_send_again_elsewhere_and_lose_nothing(
         for shard in range(2):
             for replica in range(2):
                 for end in connections(world, f"shard-{shard}>replica-{replica}"):
-                    end.arrives_at = world.loop.now + 2 * limits.ACK_TIMEOUT_S
+                    end.arrives_at = world.loop.now + 2 * DEFAULT.ack_timeout_s
 
     world.loop.at(2.0, stick)
     assert world.run().checks.violations == []
-    assert world.virtual_s < 2.0 + 2 * limits.ACK_TIMEOUT_S
+    assert world.virtual_s < 2.0 + 2 * DEFAULT.ack_timeout_s
     assert all(replica["reconnects"] >= 2 for replica in world.report["replicas"])
 
 
@@ -208,7 +209,7 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(at: float
             world.processes.resume(process)
 
     world.loop.at(at, stop)
-    world.loop.at(at + 5 * limits.JOIN_PATIENCE_S, resume)
+    world.loop.at(at + 5 * DEFAULT.join_patience_s, resume)
     assert world.run().checks.violations == []
     assert (len(processes), world.restarts, world.ends) == (5, 0, [])
 
@@ -216,6 +217,6 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(at: float
 @pytest.mark.parametrize("plan", ["reset", "slow", "swarm"])
 def test_one_push_s_memory_is_enough(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next push is encoded where the last one has its answers; what has none stays as it is."""
-    monkeypatch.setattr(limits, "PUSH_SPARE_SIZE_MAX", 0)
+    monkeypatch.setattr("pydownpour.limits.PUSH_SPARE_SIZE_MAX", 0)
     for seed in range(3):
         assert swarm.world(seed, plan).run().checks.violations == []

@@ -299,7 +299,7 @@ async def beats(house: House) -> None:
     while True:
         for index in range(2):
             await house.shard_beat(index)
-        await asyncio.sleep(limits.HEARTBEAT_S)
+        await asyncio.sleep(limits.DEFAULT.heartbeat_s)
 
 
 def routes_of(target: Target) -> list[Route | UpgradeRoute]:
@@ -347,7 +347,7 @@ def test_whatever_is_asked_the_answer_is_meant_and_nothing_stays(
             fuzz.rng.choice(open_ends).transport.abort()
     for transport in net.network.ends_of(net.here):
         transport.abort()
-    net.wait(limits.REQUEST_TIMEOUT_S)
+    net.wait(limits.DEFAULT.request_timeout_s)
     server: Any = net.server_
     http = server._runner.server
     kept = target.kept() | {

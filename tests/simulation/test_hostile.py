@@ -40,13 +40,11 @@ def test_what_a_hostile_peer_says_for_others_changes_nothing(seed: int) -> None:
 @pytest.mark.parametrize("plan", ["partition", "churn"])
 def test_who_is_forgotten_early_is_fenced_and_nothing_of_it_counts_twice(plan: str) -> None:
     """Shards drop windows while their owners may still wake and push: the fence must hold."""
-    early = (("REPLICAS_GONE_MAX", 0), ("REPLICA_GONE_S", 1.0))
     forgotten = 0
     for seed in range(8):
         world = swarm.world(seed, plan)
-        world.settings = dataclasses.replace(
-            world.settings, limits=(*world.settings.limits, *early)
-        )
+        early = dataclasses.replace(world.settings.limits, replicas_gone_max=0, replica_gone_s=1.0)
+        world.settings = dataclasses.replace(world.settings, limits=early)
         violations = world.run().checks.violations
         assert violations == [], f"seed {seed}: {violations}"
         assert world.coordinator is not None

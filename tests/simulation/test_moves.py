@@ -32,7 +32,7 @@ def test_a_shard_moves_between_two_heartbeats_and_no_push_is_lost(at: float) -> 
     run_alive(world)
     # It asks when the old one has heard of it; and it is told that it serves when it says that it
     # is prepared: two heartbeats at the longest, and what a few requests take.
-    assert when[0] - at <= 2.2 * limits.HEARTBEAT_S
+    assert when[0] - at <= 2.2 * limits.DEFAULT.heartbeat_s
     assert lives(world) == [1, 2]
 
 

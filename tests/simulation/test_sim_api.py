@@ -186,7 +186,7 @@ def test_code_that_is_broken_ends_the_job_even_where_units_are_skipped() -> None
     job = corrupt_job(on_error="skip", corrupt=range(20))
     report = dp.simulate(job, replicas=3, virtual_s_max=600)
     assert report["state"] == "failed"
-    assert "UNITS_ASIDE_IN_A_ROW_MAX" in report["failure"]
+    assert "units_aside_in_a_row_max" in report["failure"]
 
 
 def test_another_seed_is_another_run_and_the_same_is_the_same() -> None:

@@ -20,7 +20,7 @@ from pydownpour.wire.frames import Code
 from tests.reference import inlet as twin
 from tests.simulation.mutations import use_twin
 
-SLOW = LinkModel(latency_s=0.05, bytes_per_s=float(limits.LINK_RATE_MIN))
+SLOW = LinkModel(latency_s=0.05, bytes_per_s=float(limits.DEFAULT.link_rate_min))
 PARAMETERS = 160_000
 """Two whole fragments of 256 KiB and a part of one: a minute's worth of a slow link."""
 
@@ -55,7 +55,9 @@ def test_a_link_of_ten_kilobytes_a_second_loses_nothing(transport: str) -> None:
     (replica,) = world.report["replicas"]
     assert (replica["reconnects"], world.report["pushes"]["duplicate"]) == (0, 0)
     assert replica["fallback"] == (transport == "post")
-    assert world.virtual_s > 3 * PARAMETERS * 4 / limits.LINK_RATE_MIN  # two pushes and a fetch
+    assert (
+        world.virtual_s > 3 * PARAMETERS * 4 / limits.DEFAULT.link_rate_min
+    )  # two pushes and a fetch
 
 
 def break_now_and_then(world: World, one: str, other: str) -> None:
@@ -79,7 +81,7 @@ def test_a_slow_coordinator_gives_shards_their_parameters_and_reads_them_at_the_
     break_now_and_then(world, "shard-0", "coordinator")
     assert world.run().checks.violations == []
     assert world.report["pushes"]["applied"] == 2
-    assert world.virtual_s > 2 * PARAMETERS * 4 / limits.LINK_RATE_MIN
+    assert world.virtual_s > 2 * PARAMETERS * 4 / limits.DEFAULT.link_rate_min
 
 
 @pytest.mark.parametrize("transport", ["stream", "post"])
@@ -123,7 +125,7 @@ def test_a_shard_without_memory_for_a_connection_is_waited_for(
     said: set[str] = set()
 
     def none_left(self: Shard) -> Any:
-        if not 2.0 <= world.loop.now <= 3 * limits.JOIN_PATIENCE_S:
+        if not 2.0 <= world.loop.now <= 3 * limits.DEFAULT.join_patience_s:
             return inlet(self)
         raise LimitExceeded("no memory left")
 
@@ -135,7 +137,7 @@ def test_a_shard_without_memory_for_a_connection_is_waited_for(
     monkeypatch.setattr(Shard, "inlet", none_left)
     world.loop.at(2.0, break_all, world, "replica-0", "shard-0")  # who has memory keeps it
     assert world.run().checks.violations == []
-    assert world.virtual_s > 3 * limits.JOIN_PATIENCE_S
+    assert world.virtual_s > 3 * limits.DEFAULT.join_patience_s
     pushes = world.report["pushes"]
     assert (pushes["applied"], pushes["refused"], world.restarts) == (20, 0, 0)
     assert any("no memory left" in words for words in said)

@@ -105,7 +105,7 @@ def test_doctor_says_what_this_machine_is() -> None:
     result = invoke("doctor")
     assert result.exit_code == 0
     for words in ("python", "aiohttp", "simd", "event loop", "congestion control", "open files",
-                  "BLAS threads", "1347 + 450 images", "FRAGMENT_SIZE"):  # fmt: skip
+                  "BLAS threads", "1347 + 450 images", "fragment_size"):  # fmt: skip
         assert words in result.output
 
 

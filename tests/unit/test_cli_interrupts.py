@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydownpour import limits
 from pydownpour.cli.interrupts import Interrupts
 
-AGAIN_S = limits.SIGNALS_ONE_S
+AGAIN_S = limits.DEFAULT.signals_one_s
 """As late as a second request."""
 
 

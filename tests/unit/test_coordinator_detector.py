@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pydownpour.coordinator.detector import Detector, Role, Watched
+from pydownpour.limits import Limits
 
 BEAT_S = 0.5
 
 
 def detector(*watched: Watched, now: float = 0.0) -> Detector:
-    made = Detector(suspect_s=2.0, dead_s=3.0, mass_silence_s=60.0, deaf_s=1.0)
+    made = Detector(Limits(suspect_s=2.0, dead_s=3.0, mass_silence_s=60.0, deaf_s=1.0))
     for who in watched:
         made.seen(who, now)
     return made

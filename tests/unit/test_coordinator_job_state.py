@@ -174,14 +174,14 @@ def test_a_warm_start_lets_one_replica_work_alone() -> None:
 def test_the_next_in_line_warms_up_when_the_first_dies() -> None:
     cast = running(job=make_job(work=Work(100, unit=4), warm_start=8))
     cast.join("two")
-    cast.pass_time(limits.DEAD_S + 0.5, beating=(2,))
+    cast.pass_time(limits.DEFAULT.dead_s + 0.5, beating=(2,))
     assert cast.lease(2).units
 
 
 def test_waits_grow_with_the_crowd() -> None:
     cast = running(job=make_job(work=Work(4, unit=4)))
     cast.lease(1)
-    assert cast.lease(1).wait_s == limits.LEASE_RETRY_S
+    assert cast.lease(1).wait_s == limits.DEFAULT.lease_retry_s
     for _ in range(300):
         cast.join()
     assert cast.lease(2).wait_s == pytest.approx(0.301)
@@ -223,7 +223,7 @@ def test_a_dead_replicas_units_go_to_others_within_the_limit() -> None:
     cast.join("two")
     (lost,) = cast.lease(1).units
     assert "at replica 1" in cast.lease(2).reason
-    cast.pass_time(limits.DEAD_S + 0.5, beating=(2,))
+    cast.pass_time(limits.DEFAULT.dead_s + 0.5, beating=(2,))
     (again,) = cast.lease(2).units
     assert again.unit == lost.unit
     (dead,) = cast.events("dead")
@@ -235,7 +235,7 @@ def test_a_dead_replica_that_wakes_goes_on_and_its_work_counts_if_it_is_first() 
     cast = running()
     cast.join("two")
     (unit,) = cast.lease(1).units
-    cast.pass_time(limits.DEAD_S + 0.5, beating=(2,))
+    cast.pass_time(limits.DEFAULT.dead_s + 0.5, beating=(2,))
     cast.lease(2, 4)
     answer = cast.beat(1)
     assert not answer.fenced
@@ -278,7 +278,7 @@ def test_a_lease_ends_by_itself_while_the_coordinator_doubts_deaths() -> None:
     for _ in range(3):
         cast.join()
     cast.lease(1)
-    cast.pass_time(limits.LEASE_S - 1)
+    cast.pass_time(limits.DEFAULT.lease_s - 1)
     assert "fell silent at once" in cast.job.reason(cast.now)
     assert len(cast.events("doubt")) == 1
     assert cast.events("dead") == []
@@ -294,7 +294,7 @@ def test_its_own_stall_blames_nobody() -> None:
     cast.job.tick(cast.now)
     assert cast.events("stall")[0]["seconds"] == 50
     assert cast.events("dead", "suspect", "lease expired", "failure") == []
-    cast.pass_time(limits.DEAD_S + 0.5)
+    cast.pass_time(limits.DEFAULT.dead_s + 0.5)
     assert [e["replica"] for e in cast.events("dead")] == [1]
 
 
@@ -334,7 +334,7 @@ def test_a_silent_shard_that_may_hold_updates_is_waited_for_and_that_is_said() -
 
 def test_a_shard_without_any_sign_of_life_ends_a_running_job_in_words() -> None:
     cast = running(shards=2)
-    one_shard_silent(cast, limits.SHARD_PATIENCE_S - 1)
+    one_shard_silent(cast, limits.DEFAULT.shard_patience_s - 1)
     assert cast.state == "running"
     one_shard_silent(cast, 2.0)
     assert cast.state == "failed"
@@ -363,7 +363,7 @@ def test_shards_hear_of_a_failure_last_so_that_they_can_still_be_read() -> None:
 @pytest.mark.parametrize("who", ["replicas", "coordinator"])
 def test_whatever_answers_elsewhere_is_alive(who: str) -> None:
     cast = running(shards=2)
-    one_shard_silent(cast, limits.SHARD_PATIENCE_S - 2)
+    one_shard_silent(cast, limits.DEFAULT.shard_patience_s - 2)
     if who == "replicas":
         one_shard_silent(cast, 1.0, answering=(1,))
         assert "but replica 1 reaches it" in cast.job.reason(cast.now)
@@ -371,7 +371,7 @@ def test_whatever_answers_elsewhere_is_alive(who: str) -> None:
         cast.job.shard_answered(1, ShardStats(index=1, ready=True, lsn=7), cast.now)
         assert "but it answers when asked" in cast.job.reason(cast.now)
         assert cast.job.places.get(1).stats.lsn == 7
-    one_shard_silent(cast, limits.SHARD_PATIENCE_S - 2)
+    one_shard_silent(cast, limits.DEFAULT.shard_patience_s - 2)
     assert cast.state == "running"
     one_shard_silent(cast, 3.0)
     assert cast.state == "failed"
@@ -379,7 +379,9 @@ def test_whatever_answers_elsewhere_is_alive(who: str) -> None:
 
 def test_replicas_word_alone_does_not_keep_a_job_waiting_for_ever() -> None:
     cast = running(shards=2)
-    one_shard_silent(cast, limits.HEARSAY_S + limits.SHARD_PATIENCE_S - 5, answering=(1,))
+    one_shard_silent(
+        cast, limits.DEFAULT.hearsay_s + limits.DEFAULT.shard_patience_s - 5, answering=(1,)
+    )
     assert cast.state == "running"
     one_shard_silent(cast, 10.0, answering=(1,))
     assert cast.state == "failed"
@@ -389,12 +391,12 @@ def test_a_host_that_refuses_connections_tells_that_its_shard_is_gone() -> None:
     cast = running(shards=2)
     one_shard_silent(cast, 5.0)
     cast.job.shard_did_not_answer(1, cast.now, refused=True)
-    one_shard_silent(cast, limits.SHARD_REFUSED_S - 1)
+    one_shard_silent(cast, limits.DEFAULT.shard_refused_s - 1)
     cast.job.shard_did_not_answer(1, cast.now, refused=False)
     one_shard_silent(cast, 5.0)
     assert cast.state == "running", "a proxy had been restarting"
     cast.job.shard_did_not_answer(1, cast.now, refused=True)
-    one_shard_silent(cast, limits.SHARD_REFUSED_S, answering=(1,))
+    one_shard_silent(cast, limits.DEFAULT.shard_refused_s, answering=(1,))
     assert cast.state == "failed", "nobody's word stands against that"
     assert "its host has refused connections" in cast.job.reason(cast.now)
 
@@ -443,10 +445,10 @@ def test_a_shard_that_dies_before_the_job_runs_is_replaced() -> None:
 def test_a_shard_that_loads_long_is_not_called_dead_for_it() -> None:
     cast = Cast()
     assigned = cast.hello("a")
-    cast.pass_time(limits.JOIN_PATIENCE_S - 1)
+    cast.pass_time(limits.DEFAULT.join_patience_s - 1)
     assert cast.events("dead") == []
     cast.job.loading(0, assigned.secret, cast.now)
-    cast.pass_time(limits.JOIN_PATIENCE_S - 1)
+    cast.pass_time(limits.DEFAULT.join_patience_s - 1)
     assert cast.events("dead") == []
     cast.pass_time(2)
     assert "did not load within" in str(cast.events("dead")[0]["reason"])
@@ -474,7 +476,7 @@ def test_whoever_knows_an_older_shard_map_gets_the_newest_and_nobody_else_any() 
 def test_a_place_that_is_taken_anew_has_a_newer_entry() -> None:
     cast = Cast()
     cast.hello("a", index=0)
-    cast.pass_time(limits.JOIN_PATIENCE_S + 1)
+    cast.pass_time(limits.DEFAULT.join_patience_s + 1)
     assert cast.hello("b", index=0).epoch == 2
     assert cast.hello("c", index=1).epoch == 2
     cast.shard_beat(0)
@@ -496,7 +498,7 @@ def test_refusals_are_told_once_each_with_their_number() -> None:
 
 def test_a_quiet_job_says_so_and_goes_on() -> None:
     cast = running(job=make_job(work=Work(4, unit=4)))
-    cast.pass_time(limits.QUIET_S + 1)
+    cast.pass_time(limits.DEFAULT.quiet_s + 1)
     assert cast.state == "running"
     assert "no replica was heard for 31 s; 1 units are left" in cast.job.reason(cast.now)
     cast.join()
@@ -505,9 +507,9 @@ def test_a_quiet_job_says_so_and_goes_on() -> None:
 
 def test_events_nobody_takes_away_are_only_counted() -> None:
     cast = running()
-    for _ in range(limits.EVENTS_QUEUED_MAX + 5):
+    for _ in range(limits.DEFAULT.events_queued_max + 5):
         cast.job.note_event(cast.now, "x")
-    assert len(cast.job.events) == limits.EVENTS_QUEUED_MAX
+    assert len(cast.job.events) == limits.DEFAULT.events_queued_max
     assert cast.job.take_events(cast.now)[-1]["event"] == "events dropped"
     assert not cast.job.events
 
@@ -532,7 +534,7 @@ def test_without_work_a_crashed_replica_has_time_to_come_back() -> None:
     cast = running(job=make_job())
     cast.join("two")
     cast.leave(1)
-    cast.pass_time(limits.LEASE_S - 1)
+    cast.pass_time(limits.DEFAULT.lease_s - 1)
     assert cast.state == "running"
     cast.pass_time(2)
     assert cast.state == "evaluating"
@@ -541,7 +543,7 @@ def test_without_work_a_crashed_replica_has_time_to_come_back() -> None:
 def test_without_work_a_replica_that_failed_has_time_to_come_back() -> None:
     cast = running(job=make_job())
     cast.fail(1, "ValueError: no data (job.py:3 in train)")
-    cast.pass_time(limits.LEASE_S - 1)
+    cast.pass_time(limits.DEFAULT.lease_s - 1)
     assert cast.state == "running", "its engine starts it again"
     cast.join("one")
     cast.pass_time(1, beating=(1,))
@@ -555,7 +557,7 @@ def test_without_work_a_job_whose_replicas_all_failed_is_not_done() -> None:
     cast.join("two")
     cast.fail(1, "ValueError: no data (job.py:3 in train)")
     cast.fail(2, "ValueError: nor here (job.py:3 in train)")
-    cast.pass_time(limits.LEASE_S + 1)
+    cast.pass_time(limits.DEFAULT.lease_s + 1)
     assert (cast.state, cast.job.outcome) == ("evaluating", "failed")
     assert "every replica has failed, the last one, replica" in cast.job.reason(cast.now)
     assert "(job.py:3 in train)" in cast.job.reason(cast.now)
@@ -603,7 +605,7 @@ def test_a_shard_may_die_once_its_parameters_are_read(secured: bool) -> None:
     cast.leave(1)
     if secured:
         cast.job.secure_parameters()
-    for _ in range(int(limits.SHARD_PATIENCE_S / 0.25) + 16):
+    for _ in range(int(limits.DEFAULT.shard_patience_s / 0.25) + 16):
         cast.now += 0.25
         cast.shard_beat(0)
         cast.job.tick(cast.now)
@@ -661,7 +663,7 @@ def fail_units(cast: Cast, count: int) -> None:
 
 def test_a_unit_that_failed_three_times_ends_the_job_in_order() -> None:
     cast = failing("stop")
-    fail_units(cast, limits.UNIT_FAILURES_MAX - 1)
+    fail_units(cast, limits.DEFAULT.unit_failures_max - 1)
     assert cast.state == "running"
     fail_units(cast, 1)
     assert (cast.state, cast.job.outcome) == ("evaluating", "failed")
@@ -675,7 +677,7 @@ def test_a_unit_that_failed_three_times_ends_the_job_in_order() -> None:
 
 def test_where_the_job_skips_them_the_unit_is_set_aside_and_said() -> None:
     cast = failing("skip")
-    fail_units(cast, limits.UNIT_FAILURES_MAX)
+    fail_units(cast, limits.DEFAULT.unit_failures_max)
     assert cast.state == "running"
     assert "1 unit set aside" in cast.job.reason(cast.now)
     member = cast.job.members.get(1)
@@ -689,18 +691,16 @@ def test_where_the_job_skips_them_the_unit_is_set_aside_and_said() -> None:
 
 def test_units_set_aside_in_a_row_mean_that_the_code_is_broken() -> None:
     cast = failing("skip")
-    fail_units(cast, limits.UNIT_FAILURES_MAX * limits.UNITS_ASIDE_IN_A_ROW_MAX - 1)
+    fail_units(cast, limits.DEFAULT.unit_failures_max * limits.DEFAULT.units_aside_in_a_row_max - 1)
     assert cast.state == "running"
     fail_units(cast, 1)
     assert (cast.state, cast.job.outcome) == ("evaluating", "failed")
-    assert "UNITS_ASIDE_IN_A_ROW_MAX" in cast.job.reason(cast.now)
+    assert "units_aside_in_a_row_max" in cast.job.reason(cast.now)
 
 
-def test_shards_are_told_once_of_those_who_are_forgotten_and_the_report_still_adds_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 1)
-    cast = Cast(make_job(work=Work(12, unit=1)))
+def test_shards_are_told_once_of_those_who_are_forgotten_and_the_report_still_adds_up() -> None:
+    few = limits.Limits(replicas_gone_max=1)
+    cast = Cast(make_job(work=Work(12, unit=1)), limits=few)
     cast.shards_ready()
     assert cast.shard_beat(0).ids is None, "nobody was forgotten"
     for replica in range(1, 5):
@@ -708,7 +708,7 @@ def test_shards_are_told_once_of_those_who_are_forgotten_and_the_report_still_ad
         cast.complete(replica, *cast.lease(replica).units)
         cast.leave(replica, samples=1, pushes_acked=2)
     cast.join()
-    cast.pass_time(limits.REPLICA_GONE_S + 1, beating=(5,))
+    cast.pass_time(limits.DEFAULT.replica_gone_s + 1, beating=(5,))
     assert [member.id for member in cast.job.members] == [4, 5]
     assert len(cast.events("forgotten")) == 3
     told = cast.shard_beat(0).ids
@@ -822,7 +822,7 @@ def test_a_ticket_is_for_one_shard_and_once() -> None:
 def test_who_is_not_heard_is_given_up_and_can_never_have_the_shard() -> None:
     cast = running()
     first = offered(cast, cast.job.move(1))
-    cast.pass_time(limits.HANDOVER_SILENCE_S - 1, beating=(1,))
+    cast.pass_time(limits.DEFAULT.handover_silence_s - 1, beating=(1,))
     assert cast.shard_beat(1).gives
     cast.pass_time(2, beating=(1,))
     assert cast.shard_beat(1).gives == "", "it goes on"
@@ -842,7 +842,7 @@ def test_the_coordinator_s_own_stall_gives_nobody_up() -> None:
     cast = running()
     assigned = offered(cast, cast.job.move(1))
     cast.job.tick(cast.now)
-    cast.now += 4 * limits.HANDOVER_SILENCE_S
+    cast.now += 4 * limits.DEFAULT.handover_silence_s
     cast.job.tick(cast.now)
     assert successor_beat(cast, assigned, ready=True).serves == 2
 

@@ -11,6 +11,7 @@ import pytest
 from pydownpour import limits
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.errors import ConfigError, RemoteProtocolError
+from pydownpour.limits import Limits
 from pydownpour.wire.messages import UnitEntry, WorkEntry
 
 
@@ -18,7 +19,7 @@ def ledger(
     length: int = 10, unit: int = 4, passes: int = 1, *, backup: float = 0.0, **options: Any
 ) -> Ledger:
     work = WorkEntry(len=length, unit=unit, passes=passes, shuffle=False, seed=0, backup=backup)
-    return Ledger(work, **{"lease_s": 10.0, "leases_max": 4, **options})
+    return Ledger(work, Limits(**{"lease_s": 10.0, "leases_per_replica_max": 4, **options}))
 
 
 def take(books: Ledger, replica: int, now: float = 0.0, count: int = 1) -> list[UnitEntry]:
@@ -124,10 +125,10 @@ def test_who_finds_nothing_is_told_who_holds_what() -> None:
 
 
 def test_no_replica_hoards() -> None:
-    books = ledger(100, 1, leases_max=6)
-    assert len(take(books, 1, count=99)) == limits.LEASES_ASKED_MAX == 4
+    books = ledger(100, 1, leases_per_replica_max=6)
+    assert len(take(books, 1, count=99)) == limits.DEFAULT.leases_asked_max == 4
     assert len(take(books, 1, count=99)) == 2
-    assert "LEASES_PER_REPLICA_MAX" in books.lease(1, 1, 1, 0.0).reason
+    assert "leases_per_replica_max" in books.lease(1, 1, 1, 0.0).reason
 
 
 def test_a_pass_that_does_not_end_bounds_how_many_are_open() -> None:
@@ -354,9 +355,9 @@ def test_without_backup_copies_a_long_hold_is_only_told() -> None:
 def test_before_anybody_knows_how_long_units_take_patience_is_longer() -> None:
     books = ledger(1, 1, backup=8.0)
     take(books, 1)
-    assert not books.lease(2, 1, 1, limits.BACKUP_BLIND_S - 1).units
-    assert books.overdue(limits.QUIET_S).endswith("few were completed yet")
-    assert books.lease(2, 1, 1, limits.BACKUP_BLIND_S).backups
+    assert not books.lease(2, 1, 1, limits.DEFAULT.backup_blind_s - 1).units
+    assert books.overdue(limits.DEFAULT.quiet_s).endswith("few were completed yet")
+    assert books.lease(2, 1, 1, limits.DEFAULT.backup_blind_s).backups
 
 
 def test_an_overdue_unit_goes_before_the_next_pass() -> None:

@@ -101,10 +101,10 @@ def test_names_that_cannot_be(name: str) -> None:
 
 
 def test_too_many_replicas() -> None:
-    members = Membership(replicas_max=2)
+    members = Membership(limits.Limits(replicas_max=2))
     members.register(join(), 0.0)
     members.register(join(owner="key"), 0.0)
-    with pytest.raises(LimitExceeded, match="REPLICAS_MAX"):
+    with pytest.raises(LimitExceeded, match="replicas_max"):
         members.register(join(), 0.0)
     assert members.register(join(owner="key"), 0.0).rejoined, "an old id is still welcome"
 
@@ -188,13 +188,12 @@ def test_ready_once_and_dead_for_good_only_when_it_may_hold_updates() -> None:
 def test_a_shard_that_never_loads_is_overdue() -> None:
     places = new_places()
     places.place(hello("a", 0), 0.0, running=False)
-    assert places.overdue(limits.JOIN_PATIENCE_S - 1) == []
-    assert [s.index for s in places.overdue(limits.JOIN_PATIENCE_S)] == [0]
+    assert places.overdue(limits.DEFAULT.join_patience_s - 1) == []
+    assert [s.index for s in places.overdue(limits.DEFAULT.join_patience_s)] == [0]
 
 
-def test_of_those_who_are_gone_the_oldest_become_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 2)
-    members = Membership()
+def test_of_those_who_are_gone_the_oldest_become_a_sum() -> None:
+    members = Membership(limits.Limits(replicas_gone_max=2))
     for now in range(6):
         member = members.register(join(owner=f"key {now}", nonce=f"n{now}"), float(now)).member
         member.current = ReplicaStats(steps=10 + now, samples=1, staleness=histogram(now), loss=0.5)
@@ -203,7 +202,7 @@ def test_of_those_who_are_gone_the_oldest_become_a_sum(monkeypatch: pytest.Monke
         members.leave(replica, 1, None)
     assert members.forget(100.0) == [], "they are kept for a while, however many they are"
     members.change(members.where(lambda m: m.id == 6)[0], "dead")
-    forgotten = members.forget(limits.REPLICA_GONE_S + 2.0)
+    forgotten = members.forget(limits.DEFAULT.replica_gone_s + 2.0)
     assert [member.id for member in forgotten] == [1, 2]
     assert [member.id for member in members] == [3, 4, 5, 6]
     assert members.forgotten.replicas == 2
@@ -219,12 +218,8 @@ def test_of_those_who_are_gone_the_oldest_become_a_sum(monkeypatch: pytest.Monke
     assert (again.repeated, again.rejoined, again.member.id) == (False, False, 7)
 
 
-def test_more_ranges_than_fit_are_joined_which_only_keeps_somebody_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 0)
-    monkeypatch.setattr(limits, "ID_RANGES_MAX", 2)
-    members = Membership()
+def test_more_ranges_than_fit_are_joined_which_only_keeps_somebody_longer() -> None:
+    members = Membership(limits.Limits(replicas_gone_max=0, id_ranges_max=2))
     for _ in range(9):
         members.register(join(), 0.0)
     for replica in (2, 4, 6, 8):
@@ -233,11 +228,8 @@ def test_more_ranges_than_fit_are_joined_which_only_keeps_somebody_longer(
     assert members.known_ids().ranges == [(1, 2), (3, 10)]
 
 
-def test_the_nonce_of_a_later_member_is_not_forgotten_with_an_earlier_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "REPLICAS_GONE_MAX", 0)
-    members = Membership()
+def test_the_nonce_of_a_later_member_is_not_forgotten_with_an_earlier_one() -> None:
+    members = Membership(limits.Limits(replicas_gone_max=0))
     members.register(join(nonce="x"), 0.0)
     members.leave(1, 1, None)
     members.register(join(nonce="x"), 0.0)
@@ -262,10 +254,9 @@ def test_shards_are_told_who_is_there_and_has_work() -> None:
     assert members.live_ids().ranges == [(1, 5)]
 
 
-def test_of_too_many_ranges_the_first_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_ranges_the_first_are_told() -> None:
     """Nobody waits for those that are not: better than for somebody who is gone."""
-    monkeypatch.setattr(limits, "ID_RANGES_MAX", 2)
-    members = Membership()
+    members = Membership(limits.Limits(id_ranges_max=2))
     for _ in range(7):
         members.register(join(), 0.0)
     for gone in (2, 4, 6):

@@ -107,7 +107,7 @@ class FakeShards(ShardReader):
 
 
 class House:
-    """A service and the roles that call its handlers."""
+    """A service and the roles that call its handlers; ``own`` are limits unlike the usual."""
 
     def __init__(
         self,
@@ -116,12 +116,19 @@ class House:
         disk: FakeDisk | None = None,
         shards: FakeShards | None = None,
         loaded: Callable[[], object] = lambda: None,
+        **own: Any,
     ) -> None:
         self.declared = job if job is not None else make_job(work=Work(8, unit=4, passes=2))
         self.disk = disk if disk is not None else FakeDisk()
         self.shards = shards if shards is not None else FakeShards()
         now = asyncio.get_running_loop().time()
-        self.job = JobState(self.declared, shards=2, now=now, key=KEY)
+        self.job = JobState(
+            self.declared,
+            shards=2,
+            now=now,
+            key=KEY,
+            limits=limits.Limits(**own),
+        )
         self.service = CoordinatorService(
             self.job,
             initial=InitialParameters(self.declared.layout, self.declared.parameters),
@@ -282,12 +289,8 @@ async def test_the_end_waits_for_goodbyes_so_that_counts_are_final() -> None:
     assert report["replicas"][0]["steps"] == 4
 
 
-async def test_patience_with_a_replica_that_does_not_leave_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "LEAVE_PATIENCE_S", 0.01)
-    monkeypatch.setattr(limits, "NOTICE_S", 0.01)
-    house = House()
+async def test_patience_with_a_replica_that_does_not_leave_ends() -> None:
+    house = House(leave_patience_s=0.01, notice_s=0.01)
     await house.begin()
     await house.work()
     report = await house.beat_to_the_end()
@@ -433,8 +436,7 @@ async def test_the_final_parameters_wait_for_an_evaluation_that_still_looks_at_o
 
 
 @pytest.mark.parametrize("why", ["patience", "a stop"])
-async def test_but_not_for_long(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EVALUATION_PATIENCE_S", 0.01 if why == "patience" else 60.0)
+async def test_but_not_for_long(why: str) -> None:
     job = make_job(work=Work(4, unit=4, passes=2))
     gate, entered = threading.Event(), threading.Event()
 
@@ -444,7 +446,7 @@ async def test_but_not_for_long(why: str, monkeypatch: pytest.MonkeyPatch) -> No
         gate.wait()
         return 1.0
 
-    house = House(job)
+    house = House(job, evaluation_patience_s=0.01 if why == "patience" else 60.0)
     await house.begin()
     await house.work(1)
     await until(entered.is_set)
@@ -548,9 +550,8 @@ def test_what_evaluations_may_not_return(result: object) -> None:
         metrics_of(result)
 
 
-async def test_the_final_parameters_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
-    house = House()
+async def test_the_final_parameters_are_asked_for_again() -> None:
+    house = House(heartbeat_s=0.001)
     house.shards.failures = 1
     await house.begin()
     await house.work()
@@ -560,12 +561,8 @@ async def test_the_final_parameters_are_asked_for_again(monkeypatch: pytest.Monk
     assert house.shards.reads == 2
 
 
-async def test_parameters_that_cannot_be_read_are_waited_for_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
-    house = House()
+async def test_parameters_that_cannot_be_read_are_waited_for_and_that_is_said() -> None:
+    house = House(request_timeout_s=0.0, heartbeat_s=0.001)
     house.shards.failures = 100
     await house.begin()
     await house.work()
@@ -580,12 +577,8 @@ async def test_parameters_that_cannot_be_read_are_waited_for_and_that_is_said(
 
 
 @pytest.mark.parametrize("lost", [(), (1,), (0, 1)], ids=["none lost", "one lost", "all lost"])
-async def test_an_operator_who_gives_up_keeps_what_can_be_read(
-    monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
-) -> None:
-    monkeypatch.setattr(limits, "REQUEST_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(limits, "HEARTBEAT_S", 0.001)
-    house = House()
+async def test_an_operator_who_gives_up_keeps_what_can_be_read(lost: tuple[int, ...]) -> None:
+    house = House(request_timeout_s=0.0, heartbeat_s=0.001)
     house.shards.failures, house.shards.lost = 1000_000, lost
     await house.begin()
     await house.work()
@@ -611,11 +604,8 @@ async def test_an_operator_who_gives_up_keeps_what_can_be_read(
         assert f"elements {part['start']} to {part['stop'] - 1} (w) of shard 1" in report["reason"]
 
 
-async def test_a_stop_ends_early_and_keeps_what_was_trained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "STOP_PATIENCE_S", 0.0)
-    house = House()
+async def test_a_stop_ends_early_and_keeps_what_was_trained() -> None:
+    house = House(stop_patience_s=0.0)
     await house.begin()
     await house.work(1)
     answer: HeartbeatAnswer = await house.post("/v1/stop", Stop(reason="lunch"))
@@ -653,11 +643,8 @@ async def test_a_full_disk_does_not_end_training(code: int) -> None:
     assert disk.files == {}
 
 
-async def test_interrupted_it_stops_in_order_and_tells_everybody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "STOP_PATIENCE_S", 0.0)
-    house = House()
+async def test_interrupted_it_stops_in_order_and_tells_everybody() -> None:
+    house = House(stop_patience_s=0.0)
     await house.begin()
     await house.work(1)
     assert house.running is not None
@@ -713,7 +700,7 @@ async def test_waits_are_spread_by_the_injected_randomness() -> None:
         answer = await house.lease(2)
         assert answer.units == []
         waits.add(answer.wait_s)
-        assert 0.75 <= answer.wait_s / limits.LEASE_RETRY_S <= 1.25
+        assert 0.75 <= answer.wait_s / limits.DEFAULT.lease_retry_s <= 1.25
     assert len(waits) == 5
     assert house.running is not None
     house.running.cancel()

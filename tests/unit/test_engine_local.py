@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pydownpour import limits
 from pydownpour.engines import ENGINES, Plan, engine_named, logs, make_run_folder
 from pydownpour.engines.local import BLAS_VARIABLES, LocalEngine, environment
 from pydownpour.errors import ConfigError
@@ -93,15 +92,14 @@ def test_an_engine_that_cannot_be_imported_is_said_in_words(name: str) -> None:
 
 
 def test_a_cut_log_goes_on_where_it_was_cut_and_a_short_one_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(limits, "LOG_SIZE_MAX", 10)
     path = tmp_path / "some.log"
     with open(path, "ab", buffering=0) as writer:
         for words in (b"first words\n", b"second words\n"):
             writer.write(words)
-            assert logs.keep_short(path)
+            assert logs.keep_short(path, 10)
             assert (path.read_bytes(), logs.older(path).read_bytes()) == (b"", words)
         writer.write(b"third\n")
-        assert not logs.keep_short(path)
+        assert not logs.keep_short(path, 10)
     assert path.read_bytes() == b"third\n"

@@ -38,7 +38,7 @@ def test_lines_are_told_when_they_end() -> None:
         ("a\tb  \n", "a   b"),
         ("\x1b[2J\x1b[1;31mred\x1b[0m\x1b7\n", "red?7"),
         (b"\xff\n", "\ufffd"),
-        ("x" * 1000 + "\n", "x" * limits.PRINT_LINE_LEN_MAX + "..."),
+        ("x" * 1000 + "\n", "x" * limits.DEFAULT.print_line_len_max + "..."),
     ],
 )
 def test_nothing_that_is_printed_moves_the_display(printed: str | bytes, shown: str) -> None:
@@ -49,14 +49,14 @@ def test_a_line_without_end_is_not_kept_for_ever() -> None:
     told = Told()
     for _ in range(1000):
         told.take("x" * 1000)
-    assert len(told._cutter._partial) == 4 * limits.PRINT_LINE_LEN_MAX
+    assert len(told._cutter._partial) == 4 * limits.DEFAULT.print_line_len_max
 
 
 def test_more_than_anybody_can_read_is_counted() -> None:
     told = Told()
-    burst = limits.PRINT_BURST
+    burst = limits.DEFAULT.print_burst
     lines = told.take("".join(f"{number}\n" for number in range(burst + 100)))
     assert lines == [str(number) for number in range(burst)]
     assert told.take("late\n", 1.0) == ["(100 more lines; all are in the log)", "late"]
-    assert told.take("too many\n", 1.0) == [], "PRINT_LINES_PER_S of them, that count included"
+    assert told.take("too many\n", 1.0) == [], "print_lines_per_s of them, that count included"
     assert len(told.take("x\n" * 1000, 1e6)) == burst

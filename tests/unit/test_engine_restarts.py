@@ -12,8 +12,8 @@ from pydownpour.engines.base import EXIT_CONFIG, EXIT_FAILED, EXIT_USER, Exit
 from pydownpour.engines.restarts import Again, End, Finished, GiveUp, Restarts
 
 KILLED = -signal.SIGKILL
-YOUNG_S = limits.RESTART_STABLE_S / 2
-OLD_S = limits.RESTART_STABLE_S
+YOUNG_S = limits.DEFAULT.restart_stable_s / 2
+OLD_S = limits.DEFAULT.restart_stable_s
 WORDS = "ZeroDivisionError: division by zero (digits.py:27 in train)"
 
 
@@ -34,7 +34,7 @@ def test_exit_0_without_a_goodbye_is_a_crash_that_says_so() -> None:
 
 def test_a_killed_replica_starts_again_and_the_reason_says_how_it_died() -> None:
     decision = Restarts().decide(3, end(KILLED, OLD_S), 0.0)
-    assert decision == Again(limits.RESTART_BACKOFF_S, "replica 3 was killed by SIGKILL")
+    assert decision == Again(limits.DEFAULT.restart_backoff_s, "replica 3 was killed by SIGKILL")
 
 
 def test_backoff_doubles_while_it_dies_young_up_to_its_limit() -> None:
@@ -45,7 +45,7 @@ def test_backoff_doubles_while_it_dies_young_up_to_its_limit() -> None:
         assert isinstance(decision, Again)
         waits.append(decision.after_s)
     assert waits == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
-    assert waits[-1] == limits.RESTART_BACKOFF_MAX_S
+    assert waits[-1] == limits.DEFAULT.restart_backoff_max_s
 
 
 def test_backoff_is_each_replica_s_own_and_starts_anew_after_a_long_life() -> None:
@@ -53,38 +53,38 @@ def test_backoff_is_each_replica_s_own_and_starts_anew_after_a_long_life() -> No
     for _ in range(4):
         restarts.decide(0, end(KILLED), 0.0)
     assert restarts.decide(1, end(KILLED), 0.0) == Again(
-        limits.RESTART_BACKOFF_S, "replica 1 was killed by SIGKILL"
+        limits.DEFAULT.restart_backoff_s, "replica 1 was killed by SIGKILL"
     )
     old = restarts.decide(0, end(KILLED, OLD_S), 0.0)
     assert isinstance(old, Again)
-    assert old.after_s == limits.RESTART_BACKOFF_S
+    assert old.after_s == limits.DEFAULT.restart_backoff_s
 
 
 @pytest.mark.parametrize("places", [1, 4])
 def test_crashes_that_a_restart_cured_are_forgiven_however_many(places: int) -> None:
     restarts = Restarts()
-    for crash in range(10 * limits.RESTARTS_MAX):
+    for crash in range(10 * limits.DEFAULT.restarts_max):
         decision = restarts.decide(crash % places, end(KILLED, worked=True), now=crash * 2.0)
         assert isinstance(decision, Again)
 
 
 def test_ten_kills_before_any_work_are_forgiven_and_the_eleventh_in_the_window_is_not() -> None:
     restarts = Restarts()
-    for crash in range(limits.RESTARTS_MAX):
+    for crash in range(limits.DEFAULT.restarts_max):
         assert isinstance(restarts.decide(2, end(KILLED), now=crash * 4.5), Again)
-    decision = restarts.decide(2, end(KILLED), now=limits.RESTARTS_MAX * 4.5)
+    decision = restarts.decide(2, end(KILLED), now=limits.DEFAULT.restarts_max * 4.5)
     assert isinstance(decision, GiveUp)
     assert "crash number 11 within 120 s and nothing was done between them" in decision.reason
-    assert "RESTARTS_MAX" in decision.reason
+    assert "restarts_max" in decision.reason
 
 
 def test_the_window_slides_and_is_each_place_s_own() -> None:
     restarts = Restarts()
-    step_s = limits.RESTART_WINDOW_S / limits.RESTARTS_MAX
-    for crash in range(5 * limits.RESTARTS_MAX):
+    step_s = limits.DEFAULT.restart_window_s / limits.DEFAULT.restarts_max
+    for crash in range(5 * limits.DEFAULT.restarts_max):
         assert isinstance(restarts.decide(0, end(KILLED), now=crash * step_s * 1.01), Again)
     for place in range(64):
-        for _ in range(limits.RESTARTS_MAX):
+        for _ in range(limits.DEFAULT.restarts_max):
             assert isinstance(restarts.decide(100 + place, end(KILLED), 0.0), Again)
 
 
@@ -102,19 +102,19 @@ def test_the_same_failure_of_the_users_function_three_times_ends_the_job() -> No
 
 def test_failures_far_apart_or_different_are_no_row() -> None:
     restarts = Restarts()
-    for number in range(limits.RESTART_SAME_FAILURE_MAX * 2):
+    for number in range(limits.DEFAULT.restart_same_failure_max * 2):
         decision = restarts.decide(0, end(EXIT_USER, failure=f"OSError: {number}"), 0.0)
         assert isinstance(decision, Again)
     restarts = Restarts()
-    for number in range(limits.RESTART_SAME_FAILURE_MAX * 2):
-        now = number * limits.RESTART_WINDOW_S / 4
+    for number in range(limits.DEFAULT.restart_same_failure_max * 2):
+        now = number * limits.DEFAULT.restart_window_s / 4
         decision = restarts.decide(0, end(EXIT_USER, OLD_S, failure="OSError: again"), now)
         assert isinstance(decision, Again)
 
 
 def test_where_units_are_skipped_the_coordinator_counts_and_not_the_engine() -> None:
     restarts = Restarts()
-    for number in range(10 * limits.RESTARTS_MAX):
+    for number in range(10 * limits.DEFAULT.restarts_max):
         raised = end(EXIT_USER, failure=WORDS, unit="at unit 5", cured_by_skipping=True)
         assert isinstance(restarts.decide(0, raised, number * 0.1), Again)
 
@@ -124,7 +124,7 @@ def test_a_segmentation_fault_is_the_replicas_own_and_a_lost_peer_is_not() -> No
     crashed = end(-signal.SIGSEGV, 0.1)
     decisions = [restarts.decide(0, crashed, 0.0) for _ in range(3)]
     assert [type(decision) for decision in decisions] == [Again, Again, GiveUp]
-    for _ in range(limits.RESTART_SAME_FAILURE_MAX + 1):
+    for _ in range(limits.DEFAULT.restart_same_failure_max + 1):
         lost = restarts.decide(1, end(EXIT_FAILED, 0.1, failure="nobody answered"), 0.0)
         assert isinstance(lost, Again)
 

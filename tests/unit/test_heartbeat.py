@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pydownpour import limits
 from pydownpour.errors import (
     AuthError,
     ClosedError,
@@ -22,6 +21,7 @@ from pydownpour.errors import (
     RemoteProtocolError,
     TooLarge,
 )
+from pydownpour.limits import DEFAULT
 from pydownpour.net.heartbeat import Heartbeats, Patience
 from pydownpour.net.waiting import Stalls
 from pydownpour.wire.messages import Heartbeat, HeartbeatAnswer, ShardStats
@@ -33,7 +33,7 @@ RUNNING = HeartbeatAnswer(state="running")
 class Coordinator:
     """Answers one heartbeat after the other with what it was given."""
 
-    url = "http://coordinator"
+    url, limits = "http://coordinator", DEFAULT
 
     def __init__(self, answers: Iterable[HeartbeatAnswer | Exception]) -> None:
         self._answers = iter(answers)
@@ -97,8 +97,8 @@ def test_a_silent_coordinator_is_waited_for_and_one_that_is_gone_is_not() -> Non
     patience = Patience("http://c")
     patience.heard(100.0, state="running")
     slow = DeadlineExceeded("slow")
-    assert patience.spent(slow, 100.0 + limits.JOIN_PATIENCE_S) is None
-    spent = patience.spent(slow, 101.0 + limits.JOIN_PATIENCE_S)
+    assert patience.spent(slow, 100.0 + DEFAULT.join_patience_s) is None
+    spent = patience.spent(slow, 101.0 + DEFAULT.join_patience_s)
     assert isinstance(spent, JobFailed)
     assert "no answer from the coordinator at http://c for 61 s" in str(spent)
 
@@ -106,7 +106,7 @@ def test_a_silent_coordinator_is_waited_for_and_one_that_is_gone_is_not() -> Non
     assert patience.spent(REFUSED, 201.0) is None
     assert patience.spent(slow, 210.0) is None, "it was not refused all the time"
     assert patience.spent(REFUSED, 211.0) is None
-    spent = patience.spent(REFUSED, 211.0 + limits.COORDINATOR_REFUSED_S)
+    spent = patience.spent(REFUSED, 211.0 + DEFAULT.coordinator_refused_s)
     assert isinstance(spent, JobFailed)
     assert "the coordinator at http://c is gone" in str(spent)
 
@@ -115,7 +115,11 @@ def test_time_in_which_we_stood_still_ourselves_counts_for_nobody() -> None:
     patience = Patience("http://c")
     patience.heard(100.0, state="running")
     stalls = Stalls(100.0, 2.0)
-    assert [stalls.look(now) for now in (101.0, 103.0, 103.0 + 2.0 + limits.STALL_S)] == [0, 0, 0]
+    assert [stalls.look(now) for now in (101.0, 103.0, 103.0 + 2.0 + DEFAULT.stall_s)] == [
+        0,
+        0,
+        0,
+    ]
     gap = stalls.look(500.0)
     assert gap == 500.0 - 106.0 - 2.0
     patience.forgive(gap)
@@ -127,6 +131,6 @@ def test_a_coordinator_that_was_finishing_is_gone_for_good_when_nobody_listens()
     patience = Patience("http://c")
     patience.heard(100.0, state="evaluating")
     assert patience.spent(REFUSED, 100.5) is None
-    spent = patience.spent(REFUSED, 100.5 + limits.FINISHED_REFUSED_S)
+    spent = patience.spent(REFUSED, 100.5 + DEFAULT.finished_refused_s)
     assert isinstance(spent, ClosedError)
     assert "was finishing the job and is gone" in str(spent)

@@ -76,11 +76,11 @@ def test_no_heartbeat_is_longer_than_its_bound_when_every_counter_is_at_its_end(
 
 def test_the_worst_refused_replicas_are_named_and_all_others_counted() -> None:
     refusals = Refusals()
-    for replica in range(1, limits.REFUSERS_KEPT_MAX + 500):
+    for replica in range(1, limits.DEFAULT.refusers_kept_max + 500):
         refusals.add(replica, 1)
     refusals.add(7, 5)
     refusals.add(3, 2)
     most = [(one.replica, one.records) for one in refusals.most()]
     assert most[:3] == [(7, 6), (3, 3), (1, 1)]
     assert len(most) == limits.REFUSERS_TOLD_MAX
-    assert refusals.records == limits.REFUSERS_KEPT_MAX + 499 + 7
+    assert refusals.records == limits.DEFAULT.refusers_kept_max + 499 + 7

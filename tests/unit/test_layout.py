@@ -121,7 +121,7 @@ def test_partition_covers_everything_once_in_whole_balanced_fragments(
     counts = [len(cut.fragments(shard)) for shard in range(shards)]
     assert max(counts) - min(counts) <= 1
     assert cut.fragment_len % cut.stripe_len == 0
-    assert cut.fragment_len * 4 <= limits.FRAGMENT_SIZE
+    assert cut.fragment_len * 4 <= limits.DEFAULT.fragment_size
     if cut.fragment_len > limits.FRAGMENT_LEN_MIN:
         assert min(counts) >= limits.FRAGMENTS_PER_SHARD_WANTED
         assert max(cut.lens) <= 1.25 * length / shards + cut.fragment_len

@@ -66,7 +66,7 @@ async def test_a_run_carries_the_layout_s_fragments_and_their_base_versions() ->
     link = make_link()
     push(link, 7)
     run = link._run(link.queue[0], 3, 2)
-    data = run.announcement + b"".join(map(bytes, run.batches()))
+    data = run.announcement + b"".join(map(bytes, run.batches(4096)))
     announced, *records = _core.scan_frames(data)
     assert (announced.seq, announced.fragment, announced.count) == (7, 3, 2)
     assert [(one.seq, one.fragment, one.version) for one in records] == [(7, 3, 13), (7, 4, 14)]

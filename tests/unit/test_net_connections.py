@@ -57,7 +57,7 @@ def test_silence_half_a_header_and_half_a_second_request_are_cut_off(net: Servin
     net.say(second, GET)
     net.wait(1.0)
     net.say(second, GET[:-2])
-    net.wait(limits.HEADER_TIMEOUT_S + 1.0)
+    net.wait(limits.DEFAULT.header_timeout_s + 1.0)
     assert second.got.endswith(b"answer")
     for end in (silent, half, second):
         assert "eof" in end.words, "cut off"
@@ -70,7 +70,7 @@ def test_a_header_that_dribbles_is_cut_off_all_the_same(net: Serving) -> None:
         net.wait(1.0)
         if "eof" in slow.words:
             break
-    assert slow.told[0][0] <= limits.HEADER_TIMEOUT_S + 2.0
+    assert slow.told[0][0] <= limits.DEFAULT.header_timeout_s + 2.0
 
 
 def test_half_a_request_behind_a_whole_one_does_not_keep_a_connection_for_ever(
@@ -78,7 +78,7 @@ def test_half_a_request_behind_a_whole_one_does_not_keep_a_connection_for_ever(
 ) -> None:
     both = net.call()
     net.say(both, GET + GET[:-2])
-    net.wait(limits.KEEPALIVE_S + 1.0)
+    net.wait(limits.DEFAULT.keepalive_s + 1.0)
     assert "eof" in both.words
 
 
@@ -89,7 +89,7 @@ def test_the_time_of_a_header_ends_with_the_header_however_its_body_comes(
     """The body's second read may come before aiohttp has made a request of the header."""
     end = net.call()
     net.say(end, post(SIZE), *[b"x" * 1000] * pieces)
-    net.wait(limits.HEADER_TIMEOUT_S + 1.0)
+    net.wait(limits.DEFAULT.header_timeout_s + 1.0)
     net.say(end, b"y" * (SIZE - 1000 * pieces))
     net.wait(1.0)
     assert end.got.endswith(b"%d bytes" % SIZE)
@@ -109,7 +109,7 @@ def test_a_body_that_dribbles_is_given_up(net: Serving) -> None:
     net.say(end, post(SIZE))
     for _ in range(10):
         net.say(end, b"x")
-        net.wait(limits.BODY_WINDOW_S / 8)
+        net.wait(limits.DEFAULT.body_window_s / 8)
     assert b"400 Bad Request" in end.got
     assert b"body stalled after" in end.got
     assert "eof" in end.words
@@ -247,7 +247,7 @@ def test_what_is_no_http_is_answered_400_and_said_in_one_line_a_minute(
     assert lines[0].startswith("test: 10.0.0.1: "), lines
     assert all("\n" not in line and len(line) <= 300 for line in lines)
     assert not any(record.exc_info for record in caplog.records)
-    net.wait(limits.NOISE_S)
+    net.wait(limits.DEFAULT.noise_s)
     net.ask(NOT_HTTP[case])
     assert "(19 more like it were not said)" in caplog.records[-1].getMessage()
 
@@ -288,16 +288,14 @@ def test_a_fault_of_ours_is_one_traceback_a_minute(caplog: pytest.LogCaptureFixt
 # -- who takes its time over an answer ---------------------------------------------------------
 
 
-def test_long_answers_that_nobody_reads_are_bounded_and_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_answers_that_nobody_reads_are_bounded_and_given_up() -> None:
     size = 2_000_000
-    monkeypatch.setattr(limits, "BODIES_SIZE_MAX", 3 * size)
+    three = limits.Limits(bodies_size_max=3 * size)
 
     async def long(call: Call) -> bytes:
         return bytes(size)
 
-    with serving([Route("GET", "/v1/long", long)]) as net:
+    with serving([Route("GET", "/v1/long", long)], limits=three) as net:
         get = b"GET /v1/long HTTP/1.1\r\n" + HEAD + b"\r\n"
         slow = [net.call() for _ in range(5)]
         for end in slow:
@@ -307,9 +305,9 @@ def test_long_answers_that_nobody_reads_are_bounded_and_given_up(
         bodies = net.server_._bodies
         assert bodies.used == 3 * size
         assert net.ask(get).startswith(b"HTTP/1.1 429 ")
-        net.wait(2 * limits.READER_WINDOW_S)
+        net.wait(2 * limits.DEFAULT.reader_window_s)
         assert bodies.used == 0
         honest = net.call()
         net.say(honest, get)
-        net.wait(limits.READER_WINDOW_S)
+        net.wait(limits.DEFAULT.reader_window_s)
         assert honest.got.count(b"\0") == size

@@ -24,9 +24,8 @@ def test_the_address_with_most_strangers_gives_up_its_oldest() -> None:
     assert gate.enter(13, "10.0.0.3") is None
 
 
-def test_one_address_has_its_share_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STRANGERS_PER_ADDRESS_MAX", 3)
-    gate: Gate[int] = Gate(100)
+def test_one_address_has_its_share_and_no_more() -> None:
+    gate: Gate[int] = Gate(100, limits.Limits(strangers_per_address_max=3))
     assert [gate.enter(i, "fe80::1:2:3:4") for i in range(3)] == [None] * 3
     assert gate.enter(3, "fe80::1:2:3:5%eth0") == 0, "64 bits are one host's"
     assert gate.enter(4, "10.0.0.1") is None
@@ -63,11 +62,10 @@ def test_whatever_happens_the_counts_are_true_and_within_their_bounds(seed: int)
 
 
 def test_a_process_keeps_descriptors_for_itself() -> None:
-    reserved = limits.DESCRIPTORS_RESERVED
-    assert capacity(1024, 30) == 1024 - 30 - reserved
-    assert capacity(100, 40) == 30, "half of what is free, where there is little"
-    assert Gate[int](capacity(10**6, 0)).capacity == limits.CONNECTIONS_MAX
-    assert Gate[int](capacity(10, 20)).capacity >= 2
+    assert capacity(1024, 30, reserved=200) == 1024 - 30 - 200
+    assert capacity(100, 40, reserved=200) == 30, "half of what is free, where there is little"
+    assert Gate[int](capacity(10**6, 0, 200)).capacity == limits.DEFAULT.connections_max
+    assert Gate[int](capacity(10, 20, 200)).capacity >= 2
 
 
 def test_mapped_addresses_are_the_ones_they_map() -> None:
@@ -91,16 +89,16 @@ def test_one_line_an_address_and_minute_and_the_rest_is_counted() -> None:
 def test_addresses_without_end_share_one_line_and_no_memory() -> None:
     noise = Noise()
     said = [noise.count(f"address {i}", 0.0) for i in range(10_000)]
-    assert sum(more is not None for more in said) == limits.NOISE_ADDRESSES_MAX + 1
-    assert len(noise._quiet_until) == limits.NOISE_ADDRESSES_MAX + 1
+    assert sum(more is not None for more in said) == limits.DEFAULT.noise_addresses_max + 1
+    assert len(noise._quiet_until) == limits.DEFAULT.noise_addresses_max + 1
     assert noise.count("one more", 0.0) is None
-    assert noise.count("one more", limits.NOISE_S) == 0, "old ones are forgotten"
+    assert noise.count("one more", limits.DEFAULT.noise_s) == 0, "old ones are forgotten"
     assert OTHERS not in noise._quiet_until
 
 
 def test_a_log_line_is_one_line_whatever_it_quotes() -> None:
-    assert one_line("a\nb\x1b[2J\udc80") == "a\\nb\\x1b[2J\\udc80"
-    assert len(one_line("x" * 10**6)) == limits.NOISE_LINE_LEN_MAX
+    assert one_line("a\nb\x1b[2J\udc80", 240) == "a\\nb\\x1b[2J\\udc80"
+    assert len(one_line("x" * 10**6, 240)) == 240
 
 
 # -- names -------------------------------------------------------------------------------------

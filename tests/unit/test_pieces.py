@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydownpour import limits
 from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 
-RECORD_SIZE = limits.FRAGMENT_SIZE + limits.HEADER_SIZE
+RECORD_SIZE = limits.DEFAULT.fragment_size + limits.HEADER_SIZE
 
 
 def sizes(pieces: Pieces, *, rate: float, bodies: int) -> list[int]:
@@ -25,11 +25,11 @@ def test_a_fast_link_soon_gets_whole_runs() -> None:
 
 
 def test_a_slow_link_gets_one_record_at_a_time() -> None:
-    assert sizes(Pieces(RECORD_SIZE), rate=limits.LINK_RATE_MIN, bodies=5) == [1] * 5
+    assert sizes(Pieces(RECORD_SIZE), rate=limits.DEFAULT.link_rate_min, bodies=5) == [1] * 5
 
 
 def test_a_link_in_between_gets_what_takes_a_few_seconds() -> None:
-    rate = 20 * RECORD_SIZE / limits.PIECE_S
+    rate = 20 * RECORD_SIZE / limits.DEFAULT.piece_s
     assert sizes(Pieces(RECORD_SIZE), rate=rate * 1.01, bodies=9)[-3:] == [20, 20, 20]
 
 
@@ -77,4 +77,4 @@ def test_bodies_stay_within_their_bounds(record_size: int, steps: list[float | s
         else:
             pieces.sent(pieces.count, float(step))
         assert 1 <= pieces.count <= RECORDS_MAX
-        assert pieces.count == 1 or pieces.count * record_size <= limits.POST_PIECE_SIZE_MAX
+        assert pieces.count == 1 or pieces.count * record_size <= limits.DEFAULT.post_piece_size_max

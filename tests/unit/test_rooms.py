@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -291,6 +291,72 @@ def test_the_map_of_a_room_names_all_its_files(room: str) -> None:
 def test_production_does_not_know_the_simulator() -> None:
     production = [source for source in SOURCES if source.room not in {"", *MAY_IMPORT_SIM}]
     assert imported(production, lambda name: room_of(name) == "sim") == []
+
+
+def assigned(tree: ast.AST) -> Iterator[tuple[ast.Attribute, int]]:
+    """(attribute, line) of everything that is assigned to an object."""
+    for node in ast.walk(tree):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+            targets = [node.target]
+        for target in targets:
+            inside = target.elts if isinstance(target, ast.Tuple) else [target]
+            yield from ((t, t.lineno) for t in inside if isinstance(t, ast.Attribute))
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def own_attributes(sources: Iterable[Source]) -> set[str]:
+    """What the classes of these modules themselves have."""
+    names = set()
+    for source in sources:
+        names |= {a.attr for a, _ in assigned(source.tree) if is_self(a.value)}
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names.add(node.target.id)
+    return names
+
+
+def patches(sources: Sequence[Source]) -> list[str]:
+    """Assignments to what other rooms' objects have. An observer's place is named on_..."""
+    own = own_attributes(sources)
+    return [
+        f"{source.path.relative_to(ROOT)}:{line}: {ast.unparse(attribute)}"
+        for source in sources
+        for attribute, line in assigned(source.tree)
+        if not is_self(attribute.value)
+        and attribute.attr not in own
+        and not attribute.attr.startswith("on_")
+    ] + [
+        f"{source.path.relative_to(ROOT)}:{node.lineno}: {function}"
+        for source in sources
+        for _, function, node in source.calls()
+        if function in {"setattr", "delattr", "__setattr__"}
+    ]
+
+
+def test_the_simulator_and_the_proxy_patch_nothing() -> None:
+    """What a check must see, production offers: a place for an observer, and a value handed in."""
+    assert patches([source for source in SOURCES if source.room in {"sim", "testing"}]) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_patch"),
+    [
+        ("session.push = recorded", True),
+        ("a, service.job.complete = 1, watched", True),
+        ("setattr(limits, name, value)", True),
+        ("session.on_push = recorded", False),
+        ("class A:\n    def f(self):\n        self.mark = 1\nA().mark = 2", False),
+    ],
+)
+def test_a_patch_is_noticed(code: str, is_patch: bool) -> None:
+    source = Source(PACKAGE / "sample.py", "sim.sample", ast.parse(code))
+    assert bool(patches([source])) == is_patch
 
 
 def test_data_never_executes_code() -> None:

@@ -39,9 +39,9 @@ def shard(length: int) -> Shard:
 def test_connections_of_a_large_shard_are_bounded_by_their_memory() -> None:
     large = shard(1 << 20)
     size = large.assigned.fragment_len * 8  # float64 is the widest
-    inlets = [large.inlet() for _ in range(limits.IN_FLIGHT_SIZE_MAX // size)]
+    inlets = [large.inlet() for _ in range(limits.DEFAULT.in_flight_size_max // size)]
     assert large.reserved_bytes == len(inlets) * size
-    with pytest.raises(LimitExceeded, match="IN_FLIGHT_SIZE_MAX"):
+    with pytest.raises(LimitExceeded, match="in_flight_size_max"):
         large.inlet()
     large.release_inlet()
     assert large.inlet() is not None
@@ -49,5 +49,5 @@ def test_connections_of_a_large_shard_are_bounded_by_their_memory() -> None:
 
 def test_a_small_shard_has_room_for_as_many_as_may_connect() -> None:
     small = shard(1000)
-    inlets = [small.inlet() for _ in range(limits.CONNECTIONS_MAX)]
+    inlets = [small.inlet() for _ in range(limits.DEFAULT.connections_max)]
     assert small.reserved_bytes == len(inlets) * small.assigned.fragment_len * 8

@@ -6,6 +6,7 @@ Real conversations over the simulated network: turns and bytes are counted, noth
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -36,8 +37,8 @@ F32 = 1
 
 async def test_a_turn_has_its_budget_and_those_who_wait_come_first_in_their_order() -> None:
     turns, order = Turns(), list[str]()
-    taken = sum(turns.take() for _ in range(2 * limits.TURN_EVENTS_MAX))
-    assert taken == limits.TURN_EVENTS_MAX
+    taken = sum(turns.take() for _ in range(2 * limits.DEFAULT.turn_events_max))
+    assert taken == limits.DEFAULT.turn_events_max
     turns.later(lambda: order.append("first"))
     turns.later(lambda: order.append("second"))
     await turns.another()
@@ -48,9 +49,9 @@ async def test_a_turn_has_its_budget_and_those_who_wait_come_first_in_their_orde
 async def test_many_bytes_cost_more_than_one_event() -> None:
     turns = Turns()
     taken = 0
-    while turns.take(received=3 * limits.FRAGMENT_SIZE):
+    while turns.take(received=3 * limits.DEFAULT.fragment_size):
         taken += 1
-    assert taken == limits.TURN_EVENTS_MAX // 4
+    assert taken == limits.DEFAULT.turn_events_max // 4
 
 
 async def test_one_who_always_has_more_does_not_keep_others_waiting() -> None:
@@ -66,7 +67,7 @@ async def test_one_who_always_has_more_does_not_keep_others_waiting() -> None:
         work(who)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert max(served) - min(served) <= limits.STREAM_EVENTS_MAX
+    assert max(served) - min(served) <= limits.DEFAULT.stream_events_max
 
 
 # -- a shard -----------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def test_announcements_of_one_stream_are_answered_over_many_turns(served: Served
     end = served.stream()
     served.net.say(end, beyond(3000))
     served.net.wait(20.0)
-    assert served.most <= limits.STREAM_EVENTS_MAX
+    assert served.most <= limits.DEFAULT.stream_events_max
     assert kinds(end) == [Kind.REFUSE] * 3000
 
 
@@ -185,14 +186,14 @@ def test_those_of_many_streams_share_a_turn(served: Served) -> None:
     for replica, end in enumerate(ends, 1):
         served.net.say(end, beyond(300, replica))
     served.net.wait(10.0)
-    assert limits.STREAM_EVENTS_MAX < served.most <= limits.TURN_EVENTS_MAX
+    assert limits.DEFAULT.stream_events_max < served.most <= limits.DEFAULT.turn_events_max
     assert all(kinds(end) == [Kind.REFUSE] * 300 for end in ends)
 
 
 def test_those_of_a_post_are_answered_over_many_turns(served: Served) -> None:
     assert served.post(beyond(3000)).startswith(b"HTTP/1.1 200 OK")
     assert sum(served.decided.values()) == 3000
-    assert served.most <= limits.STREAM_EVENTS_MAX
+    assert served.most <= limits.DEFAULT.stream_events_max
 
 
 def test_a_post_of_announcements_without_end_is_refused_before_its_answers_fill_memory(
@@ -200,8 +201,8 @@ def test_a_post_of_announcements_without_end_is_refused_before_its_answers_fill_
 ) -> None:
     got = served.post(beyond(100_000))
     assert got.startswith(b"HTTP/1.1 400 "), got[:100]
-    assert b"POST_ANSWERS_SIZE_MAX" in got
-    assert sum(served.decided.values()) * limits.HEADER_SIZE < limits.POST_ANSWERS_SIZE_MAX
+    assert b"post_answers_size_max" in got
+    assert sum(served.decided.values()) * limits.HEADER_SIZE < limits.DEFAULT.post_answers_size_max
     assert served.shard.reserved_bytes == 0
 
 
@@ -236,27 +237,28 @@ def test_a_stream_that_is_silent_keeps_no_memory_is_asked_and_then_closed(large:
     for replica, end in ((1, dead), (2, alive)):
         large.net.say(end, announcement(1, 0, replica))
     large.net.say(stuck, announcement(1, 0, 3)[:-1])
-    large.net.wait(2 * limits.STREAM_SILENCE_S)
+    large.net.wait(2 * limits.DEFAULT.stream_silence_s)
     assert large.shard.reserved_bytes == large.shard.payload_size_max, "half a frame is kept"
     for end in (dead, alive, stuck):
         assert kinds(end)[-1] == Kind.PING
     large.net.say(alive, frames.simple(Kind.PONG, seq=1))
-    large.net.wait(limits.STREAM_SILENCE_S)
+    large.net.wait(limits.DEFAULT.stream_silence_s)
     assert "ECONNRESET" in dead.words
     assert "ECONNRESET" in stuck.words
     assert list(large.shard.streams) == [2]
     for _ in range(4):
         large.net.say(alive, frames.simple(Kind.PONG, seq=1))
-        large.net.wait(limits.STREAM_SILENCE_S)
+        large.net.wait(limits.DEFAULT.stream_silence_s)
     assert list(large.shard.streams) == [2]
-    large.net.wait(limits.STREAM_SILENCE_S)
+    large.net.wait(limits.DEFAULT.stream_silence_s)
     assert large.shard.reserved_bytes == 0
 
 
 def test_when_memory_is_short_streams_at_rest_give_theirs_and_others_are_told(
-    large: Served, monkeypatch: pytest.MonkeyPatch
+    large: Served,
 ) -> None:
-    monkeypatch.setattr(limits, "IN_FLIGHT_SIZE_MAX", 3 * large.shard.payload_size_max)
+    most = 3 * large.shard.payload_size_max
+    large.shard.limits = dataclasses.replace(large.shard.limits, in_flight_size_max=most)
     resting = [large.stream(replica) for replica in (1, 2, 3)]
     for replica, end in enumerate(resting, 1):
         large.net.say(end, announcement(1, 0, replica))
@@ -265,12 +267,12 @@ def test_when_memory_is_short_streams_at_rest_give_theirs_and_others_are_told(
     for replica, end in enumerate(halves, 4):
         large.net.say(end, announcement(1, 0, replica)[:-1])
         large.net.wait(1.0)
-    assert large.shard.reserved_bytes == limits.IN_FLIGHT_SIZE_MAX
+    assert large.shard.reserved_bytes == most
     large.net.say(resting[0], announcement(1, 0))
     large.net.wait(1.0)
     (*_, error) = _core.scan_frames(resting[0].got)
     assert error.kind == Kind.ERROR
-    assert b"IN_FLIGHT_SIZE_MAX" in bytes(error.payload)
+    assert b"in_flight_size_max" in bytes(error.payload)
     large.net.say(halves[0], announcement(1, 0, 4)[-1:])
     large.net.say(resting[1], announcement(1, 0, 2))
     large.net.wait(1.0)

@@ -167,7 +167,7 @@ def stopped_before_it_began() -> None:
     cast = Cast()
     cast.hello("late", index=0)
     cast.job.finish("stopped", cast.now, outcome="stopped")
-    cast.pass_time(limits.JOIN_PATIENCE_S + 1)
+    cast.pass_time(limits.DEFAULT.join_patience_s + 1)
 
 
 def failed_before_it_began() -> None:
@@ -200,7 +200,7 @@ def a_shard_is_silent_and_heard_and_given_up() -> None:
     cast.shard_beat(1)
     silent(cast)
     cast.job.shard_answered(1, ShardStats(index=1, ready=True), cast.now)
-    for _ in range(int(limits.SHARD_PATIENCE_S * 4) + 1):
+    for _ in range(int(limits.DEFAULT.shard_patience_s * 4) + 1):
         cast.now += 0.25
         cast.job.tick(cast.now)
 
@@ -208,7 +208,7 @@ def a_shard_is_silent_and_heard_and_given_up() -> None:
 def shards_go_before_the_job_runs() -> None:
     cast = Cast()
     cast.hello("slow", index=0)
-    cast.pass_time(limits.JOIN_PATIENCE_S + 1)
+    cast.pass_time(limits.DEFAULT.join_patience_s + 1)
     cast.shards_ready()
     silent(cast)
 
@@ -219,13 +219,13 @@ def members_come_and_go() -> None:
         cast.join(name)
     cast.leave(2)  # live -> left
     cast.join("b")  # left -> live
-    cast.pass_time(limits.SUSPECT_S + 0.5, beating=(2, 3, 4))
+    cast.pass_time(limits.DEFAULT.suspect_s + 0.5, beating=(2, 3, 4))
     cast.beat(1)  # suspect -> live
-    cast.pass_time(limits.SUSPECT_S + 0.5, beating=(2, 3, 4))
+    cast.pass_time(limits.DEFAULT.suspect_s + 0.5, beating=(2, 3, 4))
     cast.leave(1)  # suspect -> left
-    cast.pass_time(limits.DEAD_S + 0.5, beating=(2, 3))  # suspect -> dead
+    cast.pass_time(limits.DEFAULT.dead_s + 0.5, beating=(2, 3))  # suspect -> dead
     cast.beat(4)  # dead -> live
-    cast.pass_time(limits.DEAD_S + 0.5, beating=(2, 3))
+    cast.pass_time(limits.DEFAULT.dead_s + 0.5, beating=(2, 3))
     cast.leave(4)  # dead -> left
 
 
@@ -233,7 +233,7 @@ def a_member_dies_between_two_sweeps() -> None:
     """The first sweep that looks at it finds it silent for too long already."""
     cast = running()
     for _ in range(8):
-        cast.now += limits.DEAD_S / 4
+        cast.now += limits.DEFAULT.dead_s / 4
         cast.shard_beat(0)
         cast.shard_beat(1)
     cast.job.tick(cast.now)
@@ -245,13 +245,13 @@ def units_are_lent_again() -> None:
     cast.lease(1)
     cast.leave(1)  # leased -> returned
     (unit,) = cast.lease(2).units  # returned -> leased
-    cast.pass_time(limits.LEASE_S + 1)
+    cast.pass_time(limits.DEFAULT.lease_s + 1)
     cast.complete(2, unit)  # returned -> done
 
 
 def a_unit_fails_again_and_again() -> None:
     cast = running()
-    for life in range(limits.UNIT_FAILURES_MAX):
+    for life in range(limits.DEFAULT.unit_failures_max):
         if life:
             cast.join("a")
         (unit,) = cast.lease(1, incarnation=life + 1).units
@@ -263,12 +263,12 @@ def a_unit_fails_while_another_has_it_too() -> None:
     cast.shards_ready()
     cast.join("a")
     cast.join("b")
-    for life in range(limits.UNIT_FAILURES_MAX):
+    for life in range(limits.DEFAULT.unit_failures_max):
         if life:
             cast.join("a")
         (unit,) = cast.lease(1, incarnation=life + 1).units
-        if life == limits.UNIT_FAILURES_MAX - 1:
-            cast.pass_time(limits.BACKUP_BLIND_S + 1, beating=(1, 2))
+        if life == limits.DEFAULT.unit_failures_max - 1:
+            cast.pass_time(limits.DEFAULT.backup_blind_s + 1, beating=(1, 2))
             assert cast.lease(2).units
         cast.fail(1, "broken", unit=unit)
 

@@ -79,10 +79,10 @@ def test_a_report_is_never_longer_than_a_line_to_the_engine_and_adds_up(crowd: C
     for member in job.members:
         job.ledger.account(member.id).units += member.id % 3
     report = build_report(job, crowd.now, version="1", rss_peak_bytes=1, storage="ok")
-    assert len(messages._encoder.encode(report)) < limits.CHANNEL_LINE_SIZE_MAX
-    assert len(report["replicas"]) == limits.REPORT_ROWS_MAX
+    assert len(messages._encoder.encode(report)) < limits.DEFAULT.channel_line_size_max
+    assert len(report["replicas"]) == limits.DEFAULT.report_rows_max
     more = report["replicas_more"]
-    assert more["count"] == REPLICAS - limits.REPORT_ROWS_MAX
+    assert more["count"] == REPLICAS - limits.DEFAULT.report_rows_max
     assert sum(r["steps"] for r in report["replicas"]) + more["steps"] == REPLICAS
     units = sum(account % 3 for account in range(1, REPLICAS + 1))
     assert sum(r["units"] for r in report["replicas"]) + more["units"] == units
@@ -108,11 +108,11 @@ def test_evaluations_are_kept_up_to_a_number_of_numbers() -> None:
         metrics = {str(i): 1.0 for i in range(count)}
         progress.evaluated(EvaluationEntry(passes=0, at_s=0.0, samples=0, metrics=metrics))
 
-    for _ in range(2 * limits.EVALUATIONS_MAX):
+    for _ in range(2 * limits.DEFAULT.evaluations_max):
         evaluated(1)
-    assert len(progress.evaluations) == limits.EVALUATIONS_MAX
+    assert len(progress.evaluations) == limits.DEFAULT.evaluations_max
     for _ in range(1000):
         evaluated(limits.METRICS_MAX)
     kept = sum(len(entry.metrics) for entry in progress.evaluations)
-    assert limits.EVALUATION_NUMBERS_MAX - limits.METRICS_MAX < kept
-    assert kept <= limits.EVALUATION_NUMBERS_MAX
+    assert limits.DEFAULT.evaluation_numbers_max - limits.METRICS_MAX < kept
+    assert kept <= limits.DEFAULT.evaluation_numbers_max

@@ -130,14 +130,13 @@ def test_what_cannot_be_had_again_is_written_elsewhere() -> None:
     assert b'"done"' in disk.files["runs/r/report.json"]
 
 
-def test_events_do_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EVENTS_SIZE_MAX", 40)
+def test_events_do_not_fill_the_disk() -> None:
     disk = FakeDisk()
-    folder = RunFolder("r", files=disk)
+    folder = RunFolder("r", files=disk, limits=limits.Limits(events_size_max=40))
     folder.append_events([{"event": "0123456789"}] * 3)
     assert disk.files["r/events.jsonl"].count(b"\n") == 1
     assert folder.events_lost == 2
-    assert "EVENTS_SIZE_MAX" in folder.trouble
+    assert "events_size_max" in folder.trouble
 
 
 def test_names_too_long_for_the_header_do_not_raise(monkeypatch: pytest.MonkeyPatch) -> None:

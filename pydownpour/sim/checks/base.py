@@ -13,6 +13,7 @@ from pydownpour.sim.checks.oracle import Life, Oracle
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.machines.process import SimProcess
 from pydownpour.sim.world.cluster import Cluster
+from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest
 
 
 @final
@@ -53,6 +54,12 @@ class Check:
 
     def shard_loaded(self, shard: Shard) -> None:
         """A shard has its place, and is about to load."""
+
+    def leased(self, message: LeaseRequest, answer: LeaseAnswer) -> None:
+        """The coordinator has answered a request for units."""
+
+    def completed(self, message: Complete, answer: CompleteAnswer) -> None:
+        """It has answered a report of finished units."""
 
     def joined(self, life: Life) -> None:
         """A replica process has joined."""

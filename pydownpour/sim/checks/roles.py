@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import _core, limits
+from pydownpour import _core
+from pydownpour.limits import MIB, SNAPSHOT_COPIES_MAX
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.shard.state import Shard
 from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.oracle import Life
-
-BATCH_FRAGMENTS: Final = max(1, limits.WRITE_BATCH_SIZE // limits.FRAGMENT_SIZE)
-"""Fragments of the usual length that a fetch is answered with at once; of shorter ones as many."""
 
 
 @final
@@ -167,7 +165,7 @@ def _newer(store: _core.Shard, lsn: int) -> set[int]:
     cursor, end = store.first_fragment, store.first_fragment + store.fragments
     found: set[int] = set()
     while cursor < end:
-        buffers, cursor, _ = store.parameter_frames(lsn, cursor, limits.MIB)
+        buffers, cursor, _ = store.parameter_frames(lsn, cursor, MIB)
         data = b"".join(bytes(memoryview(buffer)) for buffer in buffers)
         found.update(frame.fragment for frame in _core.scan_frames(data))
     return found
@@ -197,8 +195,11 @@ class BuffersWithinBounds(Check):
     def look(self) -> Iterator[str]:
         """Look at each stream's write buffer."""
         fragment = max((s.assigned.fragment_len * 4 + 64 for s in self.shards()), default=0)
-        batch = max(limits.WRITE_BATCH_SIZE + fragment, BATCH_FRAGMENTS * fragment)
-        most = limits.WRITE_HIGH_WATER + batch + limits.ANSWERS_SIZE_MAX
+        limits = self.world.settings.limits
+        # An answer to a fetch begins with a full-size fragment's bytes, of small ones several.
+        whole = max((s.payload_size_max // 2 * s.store.fragments for s in self.shards()), default=0)
+        batch = max(limits.write_batch_size, min(limits.fragment_size, whole)) + fragment
+        most = limits.write_high_water + batch + limits.answers_size_max
         for process in self.world.processes.alive:
             for transport in self.world.network.ends_of(process):
                 size = transport.get_write_buffer_size()
@@ -218,12 +219,12 @@ class MemoryWithinBounds(Check):
             index, reserved = shard.assigned.index, shard.reserved_bytes
             busy = [stream for stream in shard.streams.values() if not stream.is_resting]
             needed = len(busy) * shard.payload_size_max
-            if not needed <= reserved <= limits.IN_FLIGHT_SIZE_MAX:
+            if not needed <= reserved <= self.world.settings.limits.in_flight_size_max:
                 yield (
                     f"shard {index}: {reserved} bytes reserved, {needed} needed for its streams, "
-                    f"the limit is {limits.IN_FLIGHT_SIZE_MAX}"
+                    f"the limit is {self.world.settings.limits.in_flight_size_max}"
                 )
             memory = shard.store.memory()
-            most = limits.SNAPSHOT_COPIES_MAX * memory["parameters"]
+            most = SNAPSHOT_COPIES_MAX * memory["parameters"]
             if memory["pinned"] > most:
                 yield f"shard {index}: readers pin {memory['pinned']} bytes, at most {most}"

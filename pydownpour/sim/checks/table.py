@@ -44,6 +44,7 @@ from pydownpour.sim.checks.work import (
 )
 from pydownpour.sim.machines.process import SimProcess
 from pydownpour.sim.world.cluster import Cluster
+from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer, LeaseRequest
 
 CHECKS: Final[tuple[type[Check], ...]] = (
     ShardsNeverGoBack,
@@ -130,7 +131,17 @@ class Checks(logging.Handler):
     # -- who is there ------------------------------------------------------------------------------
 
     def coordinator_made(self, service: CoordinatorService) -> None:
-        """The coordinator is about to serve."""
+        """The coordinator is about to serve; from now on leases and completions are recorded."""
+
+        def leased(message: LeaseRequest, answer: LeaseAnswer) -> None:
+            for check in self._checks:
+                check.leased(message, answer)
+
+        def completed(message: Complete, answer: CompleteAnswer) -> None:
+            for check in self._checks:
+                check.completed(message, answer)
+
+        service.job.on_lease, service.job.on_complete = leased, completed
         for check in self._checks:
             check.coordinator_made(service)
 

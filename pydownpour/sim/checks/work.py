@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import final
 
 from pydownpour.coordinator.job_state import JobState
+from pydownpour.coordinator.membership import Membership
 from pydownpour.coordinator.report import audit_report
 from pydownpour.coordinator.service import CoordinatorService
 from pydownpour.errors import DownpourError
@@ -48,6 +49,7 @@ class UnitsCountOnce(Check):
         super().__init__(watched)
         self._pushes: dict[int, list[Push]] = {}
         """Lease -> pushes made while its unit was worked on."""
+        self._members: Membership
         self._counted: dict[tuple[int, int], int] = {}
         self._wrong: list[str] = []
 
@@ -58,20 +60,13 @@ class UnitsCountOnce(Check):
             self._pushes.setdefault(unit.lease, []).append(push)
 
     def coordinator_made(self, service: CoordinatorService) -> None:
-        """Listen to every completion."""
-        job = service.job
-        complete = job.complete
+        """Whose members they are."""
+        self._members = service.job.members
 
-        def watched(message: Complete, now: float) -> CompleteAnswer:
-            answer = complete(message, now)
-            self._completed(job, message, answer)
-            return answer
-
-        job.complete = watched  # type: ignore[method-assign]
-
-    def _completed(self, job: JobState, message: Complete, answer: CompleteAnswer) -> None:
+    def completed(self, message: Complete, answer: CompleteAnswer) -> None:
+        """Compare with what was counted before, and with the pushes that are open."""
         who = f"replica {message.replica}.{message.incarnation}"
-        member = job.members.get(message.replica)
+        member = self._members.get(message.replica)
         newest = member.incarnation if member is not None else 0
         if message.incarnation != newest:
             self._wrong.append(f"{who} completed units, but incarnation {newest} lives")
@@ -107,26 +102,15 @@ class SamplesCount(Check):
 
     name = "recorded samples are applied"
 
-    def coordinator_made(self, service: CoordinatorService) -> None:
-        """Listen to leases and completions."""
-        oracle = self.watched.samples
-        if oracle is None:
-            return
-        job = service.job
-        lease, complete = job.lease, job.complete
+    def leased(self, message: LeaseRequest, answer: LeaseAnswer) -> None:
+        """Book it."""
+        if self.watched.samples is not None:
+            self.watched.samples.leased(answer)
 
-        def leased(message: LeaseRequest, now: float) -> LeaseAnswer:
-            answer = lease(message, now)
-            oracle.leased(answer)
-            return answer
-
-        def completed(message: Complete, now: float) -> CompleteAnswer:
-            answer = complete(message, now)
-            oracle.completed(message, answer)
-            return answer
-
-        job.lease = leased  # type: ignore[method-assign]
-        job.complete = completed  # type: ignore[method-assign]
+    def completed(self, message: Complete, answer: CompleteAnswer) -> None:
+        """Book it."""
+        if self.watched.samples is not None:
+            self.watched.samples.completed(message, answer)
 
     def look(self) -> Iterator[str]:
         """Compare each shard with the books."""

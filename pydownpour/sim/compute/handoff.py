@@ -207,15 +207,12 @@ async def run_plain(
 ) -> None:
     """Run a job's plain function as a simulated replica."""
     trainer = replica._trainer
-    handoff, before = ThreadHandoff(f"simulated {host.name}"), trainer.portal
+    handoff = ThreadHandoff(f"simulated {host.name}")
     blocking = BlockingReplica(trainer)
 
     def main() -> None:
         function(ChargedBlockingReplica(blocking, handoff, model, host, rng))
         blocking.flush()
 
-    trainer.portal = handoff
-    try:
+    with trainer.reached_by(handoff):
         await handoff.run(main)
-    finally:
-        trainer.portal = before

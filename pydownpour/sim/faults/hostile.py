@@ -17,8 +17,9 @@ from typing import Any, Final, final
 import numpy as np
 
 import pydownpour
-from pydownpour import _core, limits
+from pydownpour import _core
 from pydownpour.errors import DownpourError
+from pydownpour.limits import DEFAULT, KIB, MIB
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.net.upgrade import StreamProtocol
@@ -54,7 +55,7 @@ class _Held(StreamProtocol):
 
     def __init__(self) -> None:
         super().__init__()
-        self._scratch = bytearray(limits.KIB)
+        self._scratch = bytearray(KIB)
 
     def get_buffer(self, sizehint: int) -> Any:
         return memoryview(self._scratch)
@@ -91,7 +92,7 @@ class Peer:
     async def tell(self, path: str, message: Message, answer: type[Message]) -> None:
         """Say it to the coordinator, whatever it answers."""
         with contextlib.suppress(DownpourError):
-            await self.coordinator.post(path, message, answer, timeout_s=limits.DEAD_S)
+            await self.coordinator.post(path, message, answer, timeout_s=DEFAULT.dead_s)
 
 
 async def settle_for_another(peer: Peer) -> None:
@@ -111,7 +112,7 @@ async def settle_for_another(peer: Peer) -> None:
                 async with Client(shard.url, access=peer.access) as client:
                     with contextlib.suppress(DownpourError):
                         await client.exchange(
-                            "/v1/push", [body], peer.headers(life, shard), size_max=limits.MIB
+                            "/v1/push", [body], peer.headers(life, shard), size_max=MIB
                         )
 
 
@@ -203,7 +204,7 @@ async def lie(peer: Peer) -> None:
             )  # fmt: skip
         async with Client(shard.url, access=peer.access) as client:
             with contextlib.suppress(DownpourError):
-                await client.exchange("/v1/push", [body], headers, size_max=limits.MIB)
+                await client.exchange("/v1/push", [body], headers, size_max=MIB)
 
 
 ACTS: Final[tuple[Callable[[Peer], Awaitable[None]], ...]] = (

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from pydownpour import limits
 from pydownpour.sim.faults.plans import FaultName
 from pydownpour.sim.faults.scene import Scene, role
 from pydownpour.sim.machines.host import Host
@@ -65,7 +64,7 @@ async def slow(scene: Scene, host: Host, seconds: float) -> None:
     host.slow = scene.rng.uniform(2.0, 10.0)
     host.link = dataclasses.replace(
         host.link,
-        bytes_per_s=limits.LINK_RATE_MIN * 100 ** scene.rng.random(),
+        bytes_per_s=scene.world.settings.limits.link_rate_min * 100 ** scene.rng.random(),
         down_bytes_per_s=0.0,
         latency_s=host.link.latency_s * scene.rng.uniform(1, 40),
     )

@@ -12,13 +12,13 @@ import dataclasses
 import random
 from typing import Final, final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT
 from pydownpour.sim.faults.kinds import FAULTS
 from pydownpour.sim.faults.plans import Dose, FaultPlan
 from pydownpour.sim.faults.scene import Scene
 from pydownpour.sim.world.cluster import Cluster
 
-DOOM_S: Final = 2 * limits.JOIN_PATIENCE_S
+DOOM_S: Final = 2 * DEFAULT.join_patience_s
 """Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
 
 

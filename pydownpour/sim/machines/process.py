@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT
 from pydownpour.net.process import CURRENT, ProcessFacts
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SimProcess(ProcessFacts):
 
     def descriptors(self) -> tuple[int, int]:
         """As many as there may be."""
-        return limits.DESCRIPTORS_WANTED, 0
+        return DEFAULT.descriptors_wanted, 0
 
     def __repr__(self) -> str:
         return f"<{self.name} {self.state.value}>"

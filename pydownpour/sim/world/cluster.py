@@ -102,7 +102,7 @@ class Cluster:
         self.user_errors: list[str] = []
         """Each failure of the replica function, the first time it happened, with its traceback."""
         self._say = say
-        self._user_restarts = Restarts()
+        self._user_restarts = Restarts(settings.limits)
         self._born: dict[str, float] = {}
         self._replicas_added = 0
         self._ids: dict[str, int] = {}
@@ -163,6 +163,7 @@ class Cluster:
             expected_replicas=self.settings.replicas,
             files=self.network.hosts["coordinator"].disk,
             watch=self._coordinator_made,
+            limits=self.settings.limits,
         )
 
     def _coordinator_made(self, service: CoordinatorService) -> None:
@@ -181,7 +182,12 @@ class Cluster:
         self, index: int, name: str, ticket: str = ""
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         async def main() -> None:
-            service = ShardService(ACCESS, lambda: type(self.job.policy), self.gate_of(index))
+            service = ShardService(
+                ACCESS,
+                lambda: type(self.job.policy),
+                self.gate_of(index),
+                self.settings.limits,
+            )
             service.on_load = self.audience.shard_loaded
             self.shard_services.setdefault(index, []).append(service)
             await run_shard(
@@ -293,6 +299,7 @@ class Cluster:
                 owner=f"{self.stream(f'{name}/owner').getrandbits(128):032x}",
                 rng=incarnation,
                 own_thread=False,
+                limits=self.settings.limits,
             )
 
         return main

@@ -6,8 +6,9 @@ import dataclasses
 import re
 from typing import Final, final
 
-from pydownpour import config, limits
+from pydownpour import config
 from pydownpour.errors import ConfigError
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan
 from pydownpour.sim.machines.host import LinkModel
@@ -29,8 +30,8 @@ class Settings:
         compute: What a step costs.
         proxied: Share of replicas whose way out does not pass Upgrade on: they POST and GET.
         timing_only: Compute nothing; push a gradient of zeros.
-        limits: Names of ``limits`` and what they are during the run: small worlds meet the edges
-            that large ones would.
+        limits: What all its processes wait for and keep at most: small worlds meet the edges that
+            large ones would.
         events_max, virtual_s_max: Budgets: a run over them failed.
     """
 
@@ -43,7 +44,7 @@ class Settings:
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
     proxied: float = 0.0
     timing_only: bool = False
-    limits: tuple[tuple[str, float], ...] = ()
+    limits: Limits = DEFAULT
     events_max: int = 200_000_000
     virtual_s_max: float = 1e6
 
@@ -57,9 +58,6 @@ class Settings:
                     f"links: no host is called {name!r}; there are coordinator, shard-0 and so on, "
                     "replica-0 and so on, and the roles shard and replica"
                 )
-        for name, _ in self.limits:
-            if not hasattr(limits, name):
-                raise ConfigError(f"limits={self.limits}: there is no limit {name}")
 
     def link_of(self, host: str) -> LinkModel:
         """Its own, its role's, or everybody's."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from pydownpour import limits
 from pydownpour.codecs import Int8
+from pydownpour.limits import DEFAULT, KIB
 from pydownpour.policy import Downpour, HardSync, Policy
 from pydownpour.sim.checks.base import Check
 from pydownpour.sim.checks.oracle import Oracle
@@ -27,27 +27,27 @@ from pydownpour.sim.world.world import World
 
 WORK_S: Final = 2.0
 """Virtual seconds the work of a world takes: most of a storm."""
-LONG_WORK_S: Final = 1.5 * limits.LEASE_S
+LONG_WORK_S: Final = 1.5 * DEFAULT.lease_s
 """In some worlds of a drawn plan: long enough for a lease to run out while its holder is away."""
 EVENTS_MAX: Final = 1_000_000
 """A hundred times what a world needs: more is a livelock."""
 VIRTUAL_S_MAX: Final = 600.0
-RARE_ASKS: Final = ("LEASE_RETRY_S", 0.5)
+RARE_ASKS: Final = ("lease_retry_s", 0.5)
 """In every world: replicas that wait for work ask less often, or asking is most of what happens."""
-HASTY: Final = (("SHARD_PATIENCE_S", 20),)
+HASTY: Final = (("shard_patience_s", 20.0),)
 """Where a shard dies in earnest: the wait for it shows in a fraction of the time, too."""
 SMALL_LIMITS: Final = (
-    ("FRAGMENT_SIZE", limits.KIB),
-    ("ACK_EVERY_FRAGMENTS", 2),
-    ("WRITE_BATCH_SIZE", limits.KIB),
-    ("WRITE_HIGH_WATER", 2 * limits.KIB),
-    ("ACK_TIMEOUT_S", 3),
+    ("fragment_size", KIB),
+    ("ack_every_fragments", 2),
+    ("write_batch_size", KIB),
+    ("write_high_water", 2 * KIB),
+    ("ack_timeout_s", 3.0),
 )
 """Several records a push, several acknowledgements and writes for each; connections that are given
 up while a fault lasts, and not long after it."""
 CODEC_SHARE: Final = 0.3
 """Of the worlds in which each push is of one gradient."""
-EARLY_BACKUPS: Final = (("BACKUP_MIN_S", 0.3), ("BACKUP_BLIND_S", 2.0))
+EARLY_BACKUPS: Final[dict[str, Any]] = {"backup_min_s": 0.3, "backup_blind_s": 2.0}
 """Units are lent twice while a fault lasts."""
 
 
@@ -119,7 +119,8 @@ def counted(
     step_s = WORK_S * replicas * batch / (samples * passes)
     settings = _settings(rng, seed, fault_plan(name), replicas, step_s)
     if rng.random() < 0.6:
-        settings = dataclasses.replace(settings, limits=(*settings.limits, *EARLY_BACKUPS))
+        early = dataclasses.replace(settings.limits, **EARLY_BACKUPS)
+        settings = dataclasses.replace(settings, limits=early)
     return World(oracle.job, settings, trace, samples=oracle)
 
 
@@ -134,7 +135,7 @@ def _settings(
     rng: random.Random, seed: int, faults: FaultPlan, replicas: int, step_s: float
 ) -> Settings:
     """Shards, links, costs and limits of a world."""
-    return Settings(
+    settings = Settings(
         seed=seed,
         shards=rng.randint(1, 2),
         replicas=replicas,
@@ -147,14 +148,17 @@ def _settings(
         ),
         proxied=rng.choice((0.0, 0.0, 0.0, 0.5)),
         compute=ComputeModel(base_s=step_s, jitter=0.5),
-        limits=(
-            RARE_ASKS,
-            *(small for small in SMALL_LIMITS if rng.random() < 0.6),
-            *(HASTY if faults.is_doom else ()),
-        ),
         events_max=EVENTS_MAX,
         virtual_s_max=VIRTUAL_S_MAX,
     )
+    own: dict[str, Any] = dict(
+        (
+            RARE_ASKS,
+            *(small for small in SMALL_LIMITS if rng.random() < 0.6),
+            *(HASTY if faults.is_doom else ()),
+        )
+    )
+    return dataclasses.replace(settings, limits=dataclasses.replace(DEFAULT, **own))
 
 
 def replay(seed: int, name: str) -> str:

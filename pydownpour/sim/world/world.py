@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
-from pydownpour import limits
 from pydownpour.errors import DownpourError
 from pydownpour.job import Job
 from pydownpour.sim.checks.base import Check
@@ -48,7 +47,7 @@ class World(Cluster):
 
     def run(self) -> World:
         """Run the job to its end, or to the failure that ``failure`` names."""
-        with _collector_at_rest(), _no_proxies(), _limits_set(self.settings.limits):
+        with _collector_at_rest(), _no_proxies():
             began = time.perf_counter()  # only for messages a second; no decision sees it
             asyncio.set_event_loop(self.loop)
             try:
@@ -137,16 +136,3 @@ def _no_proxies() -> Iterator[None]:
             del os.environ["no_proxy"]
         else:
             os.environ["no_proxy"] = before
-
-
-@contextlib.contextmanager
-def _limits_set(values: tuple[tuple[str, float], ...]) -> Iterator[None]:
-    """Other limits for a while."""
-    before = [(name, getattr(limits, name)) for name, _ in values]
-    for name, value in values:
-        setattr(limits, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before:
-            setattr(limits, name, value)
