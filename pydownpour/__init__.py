@@ -88,7 +88,8 @@ if TYPE_CHECKING:
         WeightDecay,
         chain,
     )
-    from pydownpour.policy import Downpour, HardSync
+    from pydownpour.policy.downpour import Downpour
+    from pydownpour.policy.hard_sync import HardSync
     from pydownpour.replica.joining import join
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
@@ -105,8 +106,8 @@ _HOMES = {
     "Clip": "optimizers",
     "ComputeModel": "sim.compute.cost",
     "Cosine": "optimizers",
-    "Downpour": "policy",
-    "HardSync": "policy",
+    "Downpour": "policy.downpour",
+    "HardSync": "policy.hard_sync",
     "Int8": "codecs",
     "Job": "job",
     "Limits": "limits",

@@ -71,19 +71,9 @@ def build_info() -> dict[str, str]:
 def crc32c(data: _Bytes, value: int = 0) -> int:
     """CRC-32C (Castagnoli) of data, continuing from value."""
 
-def check(data: _Bytes, dtype: int) -> tuple[int, int, float]:
-    """Scan elements: (count of non-finite ones, index of the first or -1, sum of squares of the
-    finite ones in f64, in a fixed lane order: same bits on every SIMD level)."""
-
-def zeros(data: _Bytes, dtype: int) -> int:
-    """How many elements are zero, of either sign."""
-
 def cast(source: _Bytes, source_dtype: int, target: _Bytes, target_dtype: int) -> None:
     """Convert element by element, round to nearest even, once. Lengths must match; source and
     target may not share memory."""
-
-def accumulate(target: _Bytes, source: _Bytes, source_dtype: int, *, overwrite: bool) -> None:
-    """target (f32) += source, or = source when overwrite. Source of any dtype code."""
 
 def step(target: _Bytes, source: _Bytes, source_dtype: int, rate: float) -> None:
     """target (f32) -= rate * source: the replica's local step."""
@@ -110,8 +100,9 @@ class Arrays:
     def value(self, index: int) -> float | None:
         """One element as f32; None if there is no such."""
     def check(self, fragment_len: int) -> tuple[int, int, float]:
-        """As check(), of all elements as f32, a fragment at a time: the fragments' sums of squares
-        are added in their order."""
+        """(count of elements that are not finite, index of the first or -1, sum of squares of the
+        others in f64, in a fixed lane order: same bits on every SIMD level). Of all elements as
+        f32, a fragment at a time: the fragments' sums are added in their order."""
     def accumulate(self, target: _Bytes, *, overwrite: bool) -> None:
         """target (f32) += elements, or = elements when overwrite."""
     def step(self, target: _Bytes, rate: float) -> None:
@@ -594,22 +585,6 @@ def encode_frame(
 ) -> bytes:
     """Header and payload, with both checksums. Raises LocalProtocolError for an unknown kind or
     flag, or a dtype or codec on a frame that carries no elements."""
-
-def fragment_headers(
-    values: _Bytes,
-    dtype: int,
-    *,
-    fragment_len: int,
-    first_fragment: int,
-    count: int,
-    replica: int,
-    incarnation: int,
-    push: int,
-    versions: _Bytes,
-) -> bytes:
-    """count headers of kind FRAGMENT (64 bytes each) for consecutive fragments of the layout's
-    values (raw elements of dtype); record i is fragment first_fragment+i of the push, with version
-    = versions[first_fragment+i] (u64, the replica's base versions of all fragments)."""
 
 def scan_frames(data: _Bytes) -> list[Frame]:
     """Parse whole frames from a buffer (POST bodies and tests). Raises RemoteProtocolError."""

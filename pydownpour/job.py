@@ -31,8 +31,9 @@ from pydownpour.codecs import Codec, compiled
 from pydownpour.errors import ClosedError, ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
-from pydownpour.policy import Downpour, Policy
+from pydownpour.policy import Policy
 from pydownpour.policy import check as check_policy
+from pydownpour.policy.downpour import Downpour
 from pydownpour.sampling import samples_at, units_in_pass
 from pydownpour.storage import safetensors
 from pydownpour.wire import messages

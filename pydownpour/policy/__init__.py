@@ -2,7 +2,7 @@
 
 ``base`` says what a policy is and what its two halves answer; ``check`` looks at one before a job
 begins. Each published system is one small module that says its equations, its source and its
-deviations; :data:`POLICIES` is the table of them. All of it is pure: no asyncio, clock, random or
+deviations; ``table`` lists them. All of it is pure: no asyncio, clock, random or
 I/O. docs/policies.md shows how to write one.
 """
 
@@ -24,11 +24,7 @@ from pydownpour.policy.base import (
     Wait,
 )
 from pydownpour.policy.check import UsersPolicy, check, from_wire, is_ours
-from pydownpour.policy.downpour import Downpour
-from pydownpour.policy.hard_sync import HardSync
-
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Downpour, HardSync)}
-"""Those that ship, by the names they have on the wire."""
+from pydownpour.policy.table import POLICIES
 
 __all__ = [
     "POLICIES",
@@ -37,8 +33,6 @@ __all__ = [
     "Apply",
     "ClusterView",
     "Decision",
-    "Downpour",
-    "HardSync",
     "NotYet",
     "Policy",
     "PushInfo",

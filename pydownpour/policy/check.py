@@ -29,6 +29,7 @@ from pydownpour.policy.base import (
     ShardRule,
     Wait,
 )
+from pydownpour.policy.table import POLICIES
 
 T = TypeVar("T")
 UsersPolicy: TypeAlias = Callable[[], type[Policy]]
@@ -53,8 +54,6 @@ def from_wire(settings: Mapping[str, object], users: UsersPolicy | None = None) 
     Raises:
         ConfigError: an unknown name or setting.
     """
-    from pydownpour.policy import POLICIES
-
     values = dict(settings)
     name = str(values.pop("name", None))
     kind = POLICIES.get(name) or (users and users())
@@ -75,8 +74,6 @@ def from_wire(settings: Mapping[str, object], users: UsersPolicy | None = None) 
 
 def is_ours(name: str) -> bool:
     """Whether every process can build a policy of this name by itself."""
-    from pydownpour.policy import POLICIES
-
     return name in POLICIES
 
 
@@ -97,8 +94,6 @@ def check(policy: Policy) -> None:
 
 
 def _check_name(policy: Policy, who: str) -> None:
-    from pydownpour.policy import POLICIES
-
     name = policy.name
     if not isinstance(name, str) or not 1 <= len(name) <= limits.LABEL_LEN_MAX:
         raise ConfigError(f"{who}: name={name!r} must be a short text")

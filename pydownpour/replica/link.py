@@ -35,7 +35,7 @@ from pydownpour.errors import (
     WrongEpoch,
 )
 from pydownpour.fields import clip
-from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, Flat, fragments_of
+from pydownpour.layout import DTYPE_SIZES, Flat, fragments_of
 from pydownpour.limits import Limits
 from pydownpour.net.client import Client
 from pydownpour.net.pace import Pace, Watch
@@ -105,7 +105,6 @@ class Link:
         self._client_of, self._headers = client_of, headers
         self.replica, self.incarnation = replica, incarnation
         self.fragment_len = fragment_len
-        self.dtype_code = DTYPE_CODES[wire_dtype]
         self.item_size = DTYPE_SIZES[wire_dtype]
         self.values = staging[entry.start : entry.start + entry.len]
         self.fragments = fragments_of(entry.start, entry.len, fragment_len)

@@ -43,7 +43,6 @@ from pydownpour.wire.messages import (
     Give,
     Heartbeat,
     HeartbeatAnswer,
-    Hello,
     ShardAssigned,
     ShardHello,
     ShardStats,
@@ -180,7 +179,6 @@ class ShardService:
         """Everything a shard answers."""
         return [
             Route("GET", "/healthz", self._healthz, public=True),
-            Route("GET", "/v1/hello", self._hello),
             Route("GET", "/v1/stats", self._stats),
             Route("GET", "/v1/fetch", self._fetch),
             Route("POST", "/v1/push", self._push, streamed=True),
@@ -339,18 +337,6 @@ class ShardService:
 
     async def _healthz(self, call: Call) -> str:
         return "ok"
-
-    async def _hello(self, call: Call) -> Hello:
-        assigned = self._serving().assigned
-        return Hello(
-            job=assigned.job,
-            index=assigned.index,
-            epoch=assigned.epoch,
-            protocol_min=messages.PROTOCOL_MIN,
-            protocol_max=messages.PROTOCOL,
-            fingerprint=assigned.fingerprint,
-            version=pydownpour.__version__,
-        )
 
     async def _stats(self, call: Call) -> ShardStats:
         return self._statistics(self._serving())

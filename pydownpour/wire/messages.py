@@ -13,7 +13,6 @@
     /v1/status            GET        anybody      coordinator  -> Status
     /v1/shard/ended                  engine       coordinator  ShardEnded -> HeartbeatAnswer
     /v1/stop                         operator     coordinator  Stop -> HeartbeatAnswer
-    /v1/hello             GET        replica      shard        -> Hello
     /v1/stream            GET        replica      shard        Upgrade: pydownpour/1, then frames
     /v1/give                         shard        shard        Give -> Contents
     /v1/state?plane=P&start=S  GET   shard        shard        -> raw little-endian f32
@@ -491,18 +490,6 @@ class ShardEnded(Message, frozen=True, kw_only=True):
     """Of the process: news of one that was replaced are none."""
     reason: Words
     """How it ended, as ``was killed by SIGKILL``."""
-
-
-class Hello(Message, frozen=True, kw_only=True):
-    """Who a shard is."""
-
-    job: Label
-    index: Word
-    epoch: Word
-    protocol_min: Word
-    protocol_max: Word
-    fingerprint: Label
-    version: Label
 
 
 class ReplicaStatus(Message, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pydownpour.histogram import Histogram, HistogramEntry
 from pydownpour.job import Job, Work
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.optimizers import SGD
-from pydownpour.policy import Downpour
+from pydownpour.policy.downpour import Downpour
 from pydownpour.wire.messages import (
     Complete,
     CompleteAnswer,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pydownpour import _core, errors
-from tests.reference import codecs, frames, windows
+from tests.reference import codecs, frames, numbers, windows
 
 ELEMENT_SIZES = {1: 4, 2: 8, 3: 2, 4: 2}
 FOR_SHARD = {1, 2, 5, 8, 9, 10, 11}
@@ -138,7 +138,7 @@ class Shard:
         return True, self.real.lsn, max(0, before - header.version)
 
     def _too_large(self, header: frames.Frame, payload: Any) -> Refusal | None:
-        norm = math.sqrt(_core.check(payload, header.dtype)[2])
+        norm = math.sqrt(numbers.check(payload, header.dtype)[1])
         if not self.rules.norm or self.max_norm is None or norm <= self.max_norm:
             return None
         return Refusal(header.seq, header.fragment, _core.CODE_NORM, norm=norm)
@@ -165,7 +165,7 @@ class Shard:
         try:
             real.apply(fragment, payload, header.dtype, base_version=header.version, **taken)
         except errors.NonFiniteGradient as error:
-            theirs = _core.check(payload, header.dtype)[0] > 0
+            theirs = numbers.check(payload, header.dtype)[0] > 0
             code = _core.CODE_NON_FINITE if theirs else _core.CODE_RESULT_NON_FINITE
             details = error.details
             return Refusal(push, fragment, code, details["count"], details["first_index"])

@@ -9,16 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from pydownpour.policy import (
-    Accumulate,
-    Apply,
-    ClusterView,
-    NotYet,
-    Policy,
-    PushInfo,
-    Refuse,
-    Wait,
-)
+from pydownpour.policy import Accumulate, Apply, ClusterView, NotYet, Policy, PushInfo, Refuse, Wait
 
 
 @dataclasses.dataclass

@@ -28,7 +28,8 @@ from pydownpour.coordinator.silence import Silence
 from pydownpour.coordinator.units import Recorded
 from pydownpour.limits import Limits
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import Decision, HardSync, PushInfo, hard_sync
+from pydownpour.policy import Decision, PushInfo, hard_sync
+from pydownpour.policy.hard_sync import HardSync
 from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.link import Link
 from pydownpour.replica.memory import PushMemory

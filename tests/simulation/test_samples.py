@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pydownpour.coordinator.job_state import JobState
-from pydownpour.policy import Downpour
+from pydownpour.policy.downpour import Downpour
 from pydownpour.sim.checks.oracle import read
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.compute.cost import ComputeModel

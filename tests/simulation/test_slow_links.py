@@ -8,7 +8,7 @@ import pytest
 
 from pydownpour import limits
 from pydownpour.errors import LimitExceeded
-from pydownpour.policy import Downpour
+from pydownpour.policy.downpour import Downpour
 from pydownpour.shard.state import Admitted, Refused, Shard
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.compute.cost import ComputeModel

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pydownpour import _core, errors
@@ -83,44 +82,3 @@ def test_a_scan_names_the_byte_at_which_it_ended() -> None:
     with pytest.raises(errors.RemoteProtocolError, match="not a pydownpour stream"):
         _core.scan_frames(b"GET / HTTP/1.1\r\n" * 4)
     assert _core.scan_frames(b"") == []
-
-
-@pytest.mark.parametrize("dtype", [1, 2, 3, 4])
-def test_fragment_headers_equal_the_twin(dtype: int) -> None:
-    size = {1: 4, 2: 8, 3: 2, 4: 2}[dtype]
-    values = bytes(i % 251 for i in range(size * 100))
-    versions = np.arange(10, 14, dtype="u8")
-    headers = _core.fragment_headers(
-        values, dtype, fragment_len=32, first_fragment=1, count=3, replica=5, incarnation=2,
-        push=9, versions=versions,
-    )  # fmt: skip
-    expected = b""
-    for i in range(3):
-        start = size * 32 * (i + 1)
-        payload = values[start : start + size * 32]
-        frame = slow.Frame(
-            2, dtype=dtype, replica=5, incarnation=2, fragment=1 + i, seq=9,
-            version=11 + i, payload=payload,
-        )  # fmt: skip
-        expected += frame.encode()[:64]
-    assert headers == expected
-
-
-def test_fragment_headers_of_a_run_that_does_not_fit() -> None:
-    values, versions = np.zeros(100, "f4"), np.zeros(4, "u8")
-    good: dict[str, Any] = {
-        "fragment_len": 32, "first_fragment": 0, "count": 4, "replica": 1, "incarnation": 1,
-        "push": 1, "versions": versions,
-    }  # fmt: skip
-    assert len(_core.fragment_headers(values, 1, **good)) == 4 * 64
-    for wrong in (
-        {"count": 5},
-        {"first_fragment": 4},
-        {"first_fragment": 2**63},
-        {"fragment_len": 0},
-        {"push": 0},
-        {"push": 2**64 - 1},
-        {"versions": versions[:3]},
-    ):
-        with pytest.raises(errors.ParameterError):
-            _core.fragment_headers(values, 1, **{**good, **wrong})

@@ -36,18 +36,13 @@ def make_inlet(store: _core.Shard) -> _core.ShardInlet:
 def push(number: int, values: np.ndarray[Any, Any], versions: Any = None) -> bytes:
     """A whole push of replica 1, incarnation 1, at this shard."""
     versions = np.zeros(4, "u8") if versions is None else versions
-    before = np.full(FIRST * FRAGMENT_LEN, 9, "f4")
-    headers = _core.fragment_headers(
-        np.r_[before, values].astype("f4"), 1, fragment_len=FRAGMENT_LEN, first_fragment=FIRST,
-        count=4, replica=1, incarnation=1, push=number,
-        versions=np.r_[np.zeros(FIRST, "u8"), versions],
-    )  # fmt: skip
     said = struct.pack("<QQQ", 1, 0, 64)
     who = {"replica": 1, "incarnation": 1}
     data = Frame(1, **who, seq=number, fragment=FIRST, count=4, payload=said).encode()
     for i in range(4):
-        data += headers[64 * i : 64 * (i + 1)]
-        data += values[FRAGMENT_LEN * i : FRAGMENT_LEN * (i + 1)].tobytes()
+        payload = values[FRAGMENT_LEN * i : FRAGMENT_LEN * (i + 1)].astype("f4").tobytes()
+        place = {"fragment": FIRST + i, "version": int(versions[i])}
+        data += Frame(2, dtype=1, **who, seq=number, **place, payload=payload).encode()
     return data
 
 

@@ -157,13 +157,11 @@ def test_open_rounds_go_with_their_fragments_into_other_shards() -> None:
 
 def push(number: int, values: np.ndarray[Any, Any]) -> bytes:
     """A whole push of replica 1, incarnation 1, over both fragments."""
-    headers = _core.fragment_headers(
-        values, 1, fragment_len=FRAGMENT_LEN, first_fragment=0, count=2, replica=1, incarnation=1,
-        push=number, versions=np.zeros(2, "u8"),
-    )  # fmt: skip
-    said = struct.pack("<QQQ", 1, 0, 64)
-    data = Frame(1, replica=1, incarnation=1, seq=number, count=2, payload=said).encode()
-    return data + headers[:64] + values[:32].tobytes() + headers[64:] + values[32:].tobytes()
+    said, who = struct.pack("<QQQ", 1, 0, 64), {"replica": 1, "incarnation": 1, "seq": number}
+    data = Frame(1, **who, count=2, payload=said).encode()
+    for fragment, payload in enumerate((values[:FRAGMENT_LEN], values[FRAGMENT_LEN:])):
+        data += Frame(2, dtype=1, **who, fragment=fragment, payload=payload.tobytes()).encode()
+    return data
 
 
 def feed(store: _core.Shard, data: bytes, **admission: Any) -> list[Any]:

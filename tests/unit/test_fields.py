@@ -199,7 +199,7 @@ def test_what_a_job_declares_fits_into_the_messages_that_carry_it() -> None:
     from pydownpour.errors import ConfigError
     from pydownpour.job import Work
     from pydownpour.layout import ArrayEntry, Layout, partition
-    from pydownpour.policy import Downpour
+    from pydownpour.policy.downpour import Downpour
 
     def array(name: str = "w", shape: tuple[int, ...] = (4,)) -> list[ArrayEntry]:
         return [ArrayEntry(name=name, shape=shape, dtype="float32")]

@@ -14,7 +14,7 @@ from pydownpour.codecs import Codec, Int8
 from pydownpour.errors import ConfigError, UnsupportedArray
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD, Clip, chain
-from pydownpour.policy import Downpour
+from pydownpour.policy.downpour import Downpour
 
 
 def make_job(**settings: Any) -> Job:

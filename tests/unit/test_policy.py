@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pydownpour.errors import ConfigError
-from pydownpour.policy import Actions, Apply, ClusterView, Downpour, PushInfo, Scale, from_wire
+from pydownpour.policy import Actions, Apply, ClusterView, PushInfo, Scale, from_wire
+from pydownpour.policy.downpour import Downpour
 
 VIEW = ClusterView(epoch=1)
 

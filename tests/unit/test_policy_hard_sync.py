@@ -7,16 +7,8 @@ from typing import Any
 import pytest
 
 from pydownpour.errors import ConfigError
-from pydownpour.policy import (
-    Accumulate,
-    Actions,
-    ClusterView,
-    HardSync,
-    NotYet,
-    PushInfo,
-    ShardRule,
-    Wait,
-)
+from pydownpour.policy import Accumulate, Actions, ClusterView, NotYet, PushInfo, ShardRule, Wait
+from pydownpour.policy.hard_sync import HardSync
 
 
 def push(replica: int, round: int = 0, samples: int = 8) -> PushInfo:

@@ -222,14 +222,6 @@ def test_only_storage_touches_files() -> None:
     assert imported(others, lambda name: name.partition(".")[0] in FILE_MODULES) == []
 
 
-CIRCLES_ALLOWED = {
-    # The replica's rooms are being split: a link asks its road to carry, a road tells its link.
-    frozenset({"replica.link", "replica.roads"}),
-    # The table of policies stands in the room's face; what looks at one asks it when called.
-    frozenset({"policy", "policy.check"}),
-}
-
-
 def circles(sources: Iterable[Source]) -> list[frozenset[str]]:
     """Modules that import each other, directly or around, for types only too."""
     graph: dict[str, set[str]] = {source.dotted: set() for source in sources}
@@ -258,8 +250,9 @@ def circles(sources: Iterable[Source]) -> list[frozenset[str]]:
 
 def test_no_modules_import_in_a_circle() -> None:
     # The face imports everything and is imported for its version.
-    found = circles([source for source in SOURCES if source.dotted])
-    assert set(found) <= CIRCLES_ALLOWED, "what both need goes below them, or a protocol does"
+    assert circles([source for source in SOURCES if source.dotted]) == [], (
+        "what both need goes below them, or a protocol does"
+    )
 
 
 def test_a_circle_is_noticed() -> None:

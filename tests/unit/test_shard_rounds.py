@@ -10,7 +10,8 @@ import pytest
 
 from pydownpour import _core
 from pydownpour.errors import LimitExceeded
-from pydownpour.policy import HardSync, NotYet, PushInfo
+from pydownpour.policy import NotYet, PushInfo
+from pydownpour.policy.hard_sync import HardSync
 from pydownpour.shard.rounds import Clocks, Rounds
 from pydownpour.wire.messages import LiveIds
 from tests.fakes.policies import EveryFew

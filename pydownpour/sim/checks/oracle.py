@@ -28,7 +28,8 @@ from pydownpour.codecs import Int8, compiled
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
-from pydownpour.policy import Downpour, Policy
+from pydownpour.policy import Policy
+from pydownpour.policy.downpour import Downpour
 from pydownpour.replica.pushes import Part, Push
 
 if TYPE_CHECKING:

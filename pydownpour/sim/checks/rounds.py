@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from pydownpour.policy import HardSync, PushInfo
+from pydownpour.policy import PushInfo
+from pydownpour.policy.hard_sync import HardSync
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.rounds import Event
 from pydownpour.shard.state import Shard

@@ -23,7 +23,8 @@ from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
-from pydownpour.policy import Downpour, Policy
+from pydownpour.policy import Policy
+from pydownpour.policy.downpour import Downpour
 from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer
 
 NAMED_MAX: Final = 3

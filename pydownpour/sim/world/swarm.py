@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from pydownpour.codecs import Int8
 from pydownpour.limits import DEFAULT, KIB
-from pydownpour.policy import Downpour, HardSync, Policy
+from pydownpour.policy import Policy
+from pydownpour.policy.downpour import Downpour
+from pydownpour.policy.hard_sync import HardSync
 from pydownpour.sim.checks.base import Check
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle

@@ -5,7 +5,7 @@
 
 use downpour::codec::CodecError;
 use downpour::dedupe::StateError;
-use downpour::frame::{Fault, ProtocolError, RunError};
+use downpour::frame::{Fault, ProtocolError};
 use downpour::inlet::{InletError, Misuse};
 use downpour::kernel::KernelError;
 use downpour::optimizer::OptimizerError;
@@ -28,8 +28,6 @@ pub enum Failure {
     Misuse(Misuse),
     #[error("cannot encode: {0}")]
     Encode(Fault),
-    #[error(transparent)]
-    Run(#[from] RunError),
     #[error(transparent)]
     Push(#[from] EncodeError),
     #[error("{arrays} arrays, {dtypes} dtypes: there must be one for each of {wanted}")]
@@ -115,7 +113,6 @@ impl Failure {
             Self::Protocol(error) => ("RemoteProtocolError", vec![("offset", error.offset)]),
             Self::Misuse(Misuse::Target { .. } | Misuse::Admission(_))
             | Self::Admission(_)
-            | Self::Run(_)
             | Self::Push(_)
             | Self::Arrays { .. }
             | Self::Array { .. }
@@ -212,7 +209,6 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Misuse(Misuse::Admission(AdmissionError::Weight { weight: 0.0 })),
         Failure::Admission(AdmissionError::Power { power: -1.0, power_max: 8.0 }),
         Failure::Encode(Fault::Kind { found: 99 }),
-        Failure::Run(RunError::Push { push: 0 }),
         Failure::Apply(ApplyError::NonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::ResultNonFinite { count: 2, first_index: 5 }),
         Failure::Apply(ApplyError::Norm { norm: 2.5, norm_max: 1.0 }),

@@ -1,6 +1,6 @@
 //! Frames as Python objects and bytes.
 
-use downpour::frame::{FragmentRun, HEADER_SIZE, Header, Kind, Scan};
+use downpour::frame::{HEADER_SIZE, Header, Kind, Scan};
 use downpour::inlet;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -8,7 +8,6 @@ use pyo3::types::{PyBytes, PyList};
 use crate::buffer::Input;
 use crate::door::enter;
 use crate::error::Failure;
-use crate::numbers::dtype;
 
 /// One received frame's header, and its payload if it is not streamed elsewhere.
 #[pyclass(frozen, get_all, module = "pydownpour._core")]
@@ -123,32 +122,6 @@ pub fn encode_frame(
         rest.copy_from_slice(payload);
         Ok(())
     })
-}
-
-/// Headers of kind FRAGMENT for consecutive fragments of the layout's values.
-#[pyfunction]
-#[pyo3(signature = (values, dtype, *, fragment_len, first_fragment, count, replica, incarnation,
-    push, versions))]
-#[allow(clippy::too_many_arguments, reason = "what a run of headers says, by keyword")]
-pub fn fragment_headers(
-    py: Python<'_>,
-    values: Input,
-    dtype: u8,
-    fragment_len: usize,
-    first_fragment: usize,
-    count: usize,
-    replica: u32,
-    incarnation: u32,
-    push: u64,
-    versions: Input,
-) -> PyResult<Bound<'_, PyBytes>> {
-    let headers = enter(py, values.bytes().len(), || {
-        let dtype = self::dtype(dtype)?;
-        let run =
-            FragmentRun { dtype, fragment_len, first_fragment, count, replica, incarnation, push };
-        Ok(run.headers(values.bytes(), versions.elements()?)?)
-    })?;
-    Ok(PyBytes::new(py, &headers))
 }
 
 /// Parse whole frames from a buffer.

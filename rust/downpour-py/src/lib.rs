@@ -31,11 +31,11 @@ mod _core {
     #[pymodule_export]
     use super::fetch::PinnedStripe;
     #[pymodule_export]
-    use super::frames::{Frame, encode_frame, fragment_headers, scan_frames};
+    use super::frames::{Frame, encode_frame, scan_frames};
     #[pymodule_export]
     use super::inlets::{Refusal, ReplicaInlet, Settled, ShardInlet};
     #[pymodule_export]
-    use super::numbers::{accumulate, build_info, cast, check, crc32c, step, zeros};
+    use super::numbers::{build_info, cast, crc32c, step};
     #[pymodule_export]
     use super::push::{Arrays, Encoded, Gather};
     #[pymodule_export]

@@ -57,22 +57,6 @@ pub fn crc32c(py: Python<'_>, data: Input, value: u32) -> PyResult<u32> {
     enter(py, bytes.len(), || Ok(checksum::extend(value, bytes)))
 }
 
-/// Scan elements: (count of non-finite ones, index of the first or -1, sum of squares).
-#[pyfunction]
-pub fn check(py: Python<'_>, data: Input, dtype: u8) -> PyResult<(usize, i64, f64)> {
-    enter(py, data.bytes().len(), || {
-        let found = kernel::check(Level::best(), elements(&data, dtype)?);
-        let first = found.first_index.map_or(-1, |index| i64::try_from(index).unwrap_or(i64::MAX));
-        Ok((found.count, first, found.sum_of_squares))
-    })
-}
-
-/// How many elements are zero.
-#[pyfunction]
-pub fn zeros(py: Python<'_>, data: Input, dtype: u8) -> PyResult<usize> {
-    enter(py, data.bytes().len(), || Ok(kernel::zeros(Level::best(), elements(&data, dtype)?)))
-}
-
 /// Convert element by element, round to nearest even.
 #[pyfunction]
 pub fn cast(
@@ -87,23 +71,6 @@ pub fn cast(
         let target_dtype = dtype(target_dtype)?;
         let source = elements(&source, source_dtype)?;
         Ok(kernel::cast(Level::best(), source, target.bytes_mut(), target_dtype)?)
-    })
-}
-
-/// target (f32) += source, or = source when overwrite.
-#[pyfunction]
-#[pyo3(signature = (target, source, source_dtype, *, overwrite))]
-pub fn accumulate(
-    py: Python<'_>,
-    mut target: Output,
-    source: Input,
-    source_dtype: u8,
-    overwrite: bool,
-) -> PyResult<()> {
-    enter(py, source.bytes().len(), || {
-        separate(&source, &target)?;
-        let source = elements(&source, source_dtype)?;
-        Ok(kernel::accumulate(Level::best(), target.elements_mut()?, source, overwrite)?)
     })
 }
 

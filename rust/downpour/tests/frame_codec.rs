@@ -1,9 +1,6 @@
 //! The frame codec: golden bytes, round trips, and every damaged byte.
 
-use downpour::frame::{
-    Announcement, Fault, FragmentRun, HEADER_SIZE, Header, Kind, RunError, Scan,
-};
-use downpour::kernel::DType;
+use downpour::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, Scan};
 use proptest::prelude::*;
 
 const GOLDEN: &str = include_str!("../../../tests/vectors/frames.txt");
@@ -130,60 +127,6 @@ fn an_announcement_is_exactly_three_numbers() {
     assert_eq!(Announcement::decode(&bytes), Ok(announcement));
     for wrong in [&bytes[..23], &[&bytes[..], &[0]].concat()] {
         assert!(matches!(Announcement::decode(wrong), Err(Fault::PayloadMismatch { .. })));
-    }
-}
-
-const RUN: FragmentRun = FragmentRun {
-    dtype: DType::F32,
-    fragment_len: 4,
-    first_fragment: 0,
-    count: 3,
-    replica: 5,
-    incarnation: 2,
-    push: 7,
-};
-
-#[test]
-fn a_run_of_headers_describes_its_fragments() {
-    let values: Vec<u8> = (0..40).collect();
-    let run = FragmentRun { first_fragment: 1, count: 2, ..RUN };
-    let headers = run.headers(&values, &[10, 11, 12]).unwrap();
-    let (chunks, rest) = headers.as_chunks::<HEADER_SIZE>();
-    assert!(rest.is_empty());
-    let expected = [(1, 11, &values[16..32]), (2, 12, &values[32..40])];
-    assert_eq!(chunks.len(), expected.len());
-    for (chunk, (fragment, version, payload)) in chunks.iter().zip(expected) {
-        let header = Header {
-            dtype: 1,
-            replica: 5,
-            incarnation: 2,
-            fragment,
-            seq: 7,
-            version,
-            ..Header::new(Kind::Fragment).with_payload(payload)
-        };
-        assert_eq!(Header::decode(chunk), Ok(header));
-    }
-}
-
-#[test]
-fn a_run_that_does_not_fit_is_refused() {
-    let values = [0; 40];
-    let refused = |run: FragmentRun, size: usize, versions: usize| {
-        run.headers(&values[..size], &[0; 8][..versions]).unwrap_err()
-    };
-    assert!(matches!(refused(RUN, 39, 3), RunError::Shape { .. }));
-    assert!(matches!(
-        refused(FragmentRun { fragment_len: 0, ..RUN }, 40, 3),
-        RunError::Shape { .. }
-    ));
-    assert!(matches!(refused(FragmentRun { count: 4, ..RUN }, 40, 8), RunError::Range { .. }));
-    assert!(matches!(refused(RUN, 40, 2), RunError::Range { .. }));
-    let far = FragmentRun { first_fragment: usize::MAX, ..RUN };
-    assert!(matches!(refused(far, 40, 3), RunError::Range { .. }));
-    for push in [0, u64::MAX] {
-        let run = FragmentRun { push, ..RUN };
-        assert_eq!(refused(run, 40, 3), RunError::Push { push });
     }
 }
 

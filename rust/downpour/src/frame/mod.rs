@@ -33,10 +33,10 @@ mod announcement;
 mod error;
 mod header;
 mod kind;
-mod run;
+mod scan;
 
 pub use announcement::{ANNOUNCEMENT_SIZE, Announcement};
 pub use error::{Fault, ProtocolError};
 pub use header::{HEADER_SIZE, Header, MAGIC, WIRE_VERSION};
 pub use kind::{Code, FLAG_FETCH_BEGINS, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind};
-pub use run::{FragmentRun, RunError, Scan};
+pub use scan::Scan;

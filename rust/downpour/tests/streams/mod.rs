@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use downpour::dedupe::{Run, Verdict};
-use downpour::frame::{Announcement, FragmentRun, HEADER_SIZE, Header, Kind, ProtocolError};
+use downpour::frame::{Announcement, Header, Kind, ProtocolError};
 use downpour::inlet::{Event, InletError, Settled, ShardInlet};
 use downpour::kernel::DType;
 use downpour::optimizer::Optimizer;
@@ -91,24 +91,9 @@ pub fn record(push: u64, place: u32, dtype: u8, payload: &[u8]) -> Vec<u8> {
 
 /// A whole push of `values`: the announcement, then a record for each fragment.
 pub fn push(push: u64, values: &[f32]) -> Vec<u8> {
-    let before = FIRST as usize;
-    // The layout has other fragments before the shard's.
-    let layout = [vec![9.0; before * FRAGMENT_LEN], values.to_vec()].concat();
-    let bytes = bytes_of(values);
-    let run = FragmentRun {
-        dtype: DType::F32,
-        fragment_len: FRAGMENT_LEN,
-        first_fragment: before,
-        count: FRAGMENTS,
-        replica: 1,
-        incarnation: 1,
-        push,
-    };
-    let headers = run.headers(&bytes_of(&layout), &vec![0; before + FRAGMENTS]).unwrap();
     let mut stream = announcement(push, 0, FRAGMENTS.try_into().unwrap());
-    for (head, payload) in headers.chunks(HEADER_SIZE).zip(bytes.chunks(4 * FRAGMENT_LEN)) {
-        stream.extend_from_slice(head);
-        stream.extend_from_slice(payload);
+    for (place, payload) in (0..).zip(bytes_of(values).chunks(4 * FRAGMENT_LEN)) {
+        stream.extend(record(push, place, DType::F32 as u8, payload));
     }
     stream
 }

@@ -1,0 +1,10 @@
+"""The policies that ship, by the names they have on the wire."""
+
+from __future__ import annotations
+
+from pydownpour.policy.base import Policy
+from pydownpour.policy.downpour import Downpour
+from pydownpour.policy.hard_sync import HardSync
+
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Downpour, HardSync)}
+"""What every process can build by itself from a name and settings."""
