@@ -68,15 +68,15 @@ def flag(name: str, value: Any) -> bool:
 
 
 def positive(value: float) -> bool:
-    """Above 0."""
+    """Above 0; False for NaN."""
     return value > 0
 
 
 def not_negative(value: float) -> bool:
-    """0 or above."""
+    """At least 0; False for NaN."""
     return value >= 0
 
 
 def fraction(value: float) -> bool:
-    """From 0 to below 1."""
+    """At least 0 and below 1; False for NaN."""
     return 0 <= value < 1

@@ -25,9 +25,9 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNT_MAX)]
 Word: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 """What frames carry in 32 bits: a replica's id, an incarnation; also a pid, an index, an epoch."""
 Whole: TypeAlias = Annotated[int, Meta(ge=-limits.COUNT_MAX, le=limits.COUNT_MAX)]
-"""Any whole number."""
+"""A whole number of either sign, within COUNT_MAX: exact in JSON's doubles."""
 Finite: TypeAlias = Annotated[float, Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
-"""Any finite number."""
+"""A finite number of either sign."""
 Norm: TypeAlias = Annotated[float, Meta(gt=0, le=limits.NORM_MAX)]
 """A bound on the L2 norm of a push."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=limits.SECONDS_MAX)]

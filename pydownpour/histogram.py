@@ -67,7 +67,7 @@ class Histogram:
         self._count = self._sum = self._max = 0
 
     def add(self, value: int) -> None:
-        """One more value, >= 0."""
+        """Count one more value, at least 0."""
         self._buckets[bucket(value)] += 1
         self._count += 1
         self._sum += value
@@ -87,7 +87,7 @@ class Histogram:
 
 
 def total(entries: Iterable[HistogramEntry]) -> HistogramEntry:
-    """All of them together."""
+    """One histogram that counts what all of these count."""
     listed = list(entries)
     columns = zip_longest(*(entry.buckets for entry in listed), fillvalue=0)
     return HistogramEntry(

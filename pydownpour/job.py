@@ -107,7 +107,7 @@ class Work:
 
     @property
     def units(self) -> int:
-        """Units in one pass."""
+        """Units in one pass: ``len / unit``, rounded up."""
         return units_in_pass(self.len, self.unit)
 
     @property

@@ -162,7 +162,7 @@ class Layout:
         return cls(tuple(specs), start, digest.hexdigest())
 
     def entries(self) -> list[ArrayEntry]:
-        """Wire form."""
+        """The arrays' names, shapes and dtypes, as messages carry them."""
         return [ArrayEntry(name=s.name, shape=s.shape, dtype=s.dtype) for s in self.arrays]
 
     def check_same(self, theirs: Layout, *, whose: str = "the replica") -> None:
@@ -279,7 +279,7 @@ class Partition:
     stripe_len: int
     fragment_len: int
     starts: tuple[int, ...]
-    """Of whole fragments."""
+    """First element of each shard, and the end: always at the start of a fragment."""
     lens: tuple[int, ...]
 
     @property

@@ -18,7 +18,7 @@ from pydownpour.errors import ConfigError
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-# -- stripes and fragments (DESIGN: the store) ---------------------------------------------------
+# -- stripes and fragments ------------------------------------------------------------------------
 STRIPE_LEN_MAX: Final = 16 * 1024
 """Elements: 64 KiB of f32, the knee of copy-on-write with Adam's state in the block."""
 FRAGMENT_LEN_MIN: Final = 16
@@ -138,7 +138,7 @@ class Limits:
         ConfigError: a field is negative, or not a number.
     """
 
-    # -- stripes and fragments (DESIGN: the store) -------------------------------------------------
+    # -- stripes and fragments ---------------------------------------------------------------------
     fragment_size: int = 256 * KIB
     """Bytes of f32 in a fragment: received, checked and applied while in the L2 cache."""
 
@@ -243,7 +243,7 @@ class Limits:
     hold_times_kept: int = 64
     """Completed units whose times tell how long units usually take."""
     hold_times_min: int = 3
-    """Fewer tell nothing."""
+    """Completed units before what is usual can be said: the median of fewer tells nothing."""
     lease_s: float = 10.0
     """Seconds a lease lives without a heartbeat of its holder."""
     lease_retry_s: float = 0.1

@@ -76,7 +76,7 @@ class State(Generic[S]):
 
     @property
     def now(self) -> S:
-        """What it is."""
+        """The state's name."""
         return self._now
 
     def become(self, new: S, who: str) -> bool:

@@ -123,7 +123,7 @@ class Cluster:
         return self.joined(self._replicas)
 
     def joined(self, replica: int) -> Joined:
-        """The answer to a join."""
+        """What a replica's join is answered: one replica, one shard."""
         entry = ShardEntry(index=0, url=self.shard_url, start=0, len=self.layout.len)
         return Joined(
             replica=replica,
@@ -168,7 +168,7 @@ async def running(layout: Layout, optimizer: Part) -> AsyncIterator[Running]:
 
 
 def one_array(length: int) -> Layout:
-    """A layout of one array."""
+    """The layout of one float32 array of ``len`` elements."""
     return Layout.from_entries([ArrayEntry(name="w", shape=(length,), dtype="float32")])
 
 

@@ -62,8 +62,6 @@ class _EchoServer(_Buffered):
 
 @final
 class _EchoClient(_Buffered):
-    """Waits for each answer."""
-
     def __init__(self, replaced: asyncio.BaseProtocol) -> None:
         super().__init__(replaced)
         self._received = 0

@@ -14,7 +14,7 @@ from pydownpour.bench.scale import Scale
 from pydownpour.optimizers import SGD
 
 PUSH_LEN = 1024
-"""Elements: 4 KiB."""
+"""Elements, one fragment: 4 KiB."""
 REQUEST_SIZE = PUSH_LEN * 4 + 64
 
 

@@ -92,5 +92,4 @@ class PlainClient:
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """Close it."""
         self._socket.close()

@@ -162,5 +162,5 @@ def _figure(value: float, extent: tuple[float, float]) -> str:
 
 
 def dump(rows: Sequence[Row], machine: dict[str, str]) -> str:
-    """One JSON object."""
+    """Rows and machine as one JSON object, for ``--json``."""
     return json.dumps({"rows": [r.to_json() for r in rows], "machine": machine})

@@ -28,7 +28,7 @@ from pydownpour.sim.machines.host import LinkModel
 
 REPLICAS: Final = (2, 4, 6, 8)
 STEPS: Final = 150
-"""Of each replica."""
+"""Steps of each replica."""
 QUICK_STEPS: Final = 10
 TRIES: Final = 3
 """Of a real run, until others leave the machine alone; the quietest counts."""

@@ -88,7 +88,7 @@ class _End(StreamProtocol):
         self.is_server = rounds == 0
 
     def get_buffer(self, sizehint: int) -> Any:
-        """One scratch for all."""
+        """One scratch for all ends: nobody reads it."""
         return memoryview(self._scratch)
 
     def received(self, n: int) -> None:

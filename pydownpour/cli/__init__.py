@@ -1,9 +1,19 @@
 """The command ``pydownpour``: click for the words, rich for the terminal.
 
-``app`` is the group, ``roles`` the three processes, ``run`` whole jobs on this machine, ``sim``
-the same on virtual time, ``doctor`` what this machine is. ``failures`` turns errors into one line
-and an exit code, ``loop`` runs a coroutine under signals, ``interrupts`` says what those mean,
-``display`` watches a run. Nothing here is imported until it is used.
+Each of these is imported when it is used.
+
+    app.py          the group of commands, and its help
+    roles.py        coordinator, shard, replica: each one process
+    run.py          whole jobs on this machine: run and demo
+    sim.py          the same on virtual time
+    doctor.py       what this machine and this build are
+    options.py      options that several commands share
+    loop.py         one coroutine on the best event loop there is, under signals
+    interrupts.py   what those mean: the first ends the command, a third kills
+    failures.py     from an error to one line and an exit code
+    display.py      a run as it goes: a live table, or plain lines
+    progress.py     from statuses to what a person wants to read; pure
+    summary.py      a finished run's report as one short table
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Detached(Display):
         self._thread.join()
 
     def event(self, event: str, words: str) -> None:
-        """Will be said soon."""
+        """Queued; said at the next turn of the loop."""
         with self._news:
             if len(self._events) == EVENTS_KEPT:
                 self._events.popleft()
@@ -143,8 +143,7 @@ class PlainDisplay(Display):
         self._evaluations = 0
         self._state = ""
 
-    def __exit__(self, *exc: object) -> None:
-        """Nothing to take down."""
+    def __exit__(self, *exc: object) -> None: ...
 
     def event(self, event: str, words: str) -> None:
         """Say at once what happened."""
@@ -195,7 +194,6 @@ class LiveDisplay(Display):
         self._console.print(words, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def status(self, status: Status) -> None:
-        """Redraw."""
         if self._live is not None:
             view = self._rates.view(status)
             self._live.update(draw(view, self._console.width), refresh=True)

@@ -157,7 +157,7 @@ def forwarded_limits(limits: Limits) -> tuple[str, ...]:
 
 
 def bind_option(default: str = "127.0.0.1:0") -> Callable[[F], F]:
-    """Where to listen."""
+    """``--bind``: the address to listen on, loopback unless another is given."""
     return click.option(
         "--bind", default=default, show_default=True, metavar="HOST:PORT",
         help="Where to listen; port 0 lets the system choose.",

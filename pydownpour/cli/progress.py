@@ -30,7 +30,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 @final
 @dataclasses.dataclass(frozen=True)
 class ReplicaLine:
-    """One replica's row."""
+    """One replica's row of the live table."""
 
     name: str
     state: str
@@ -44,7 +44,7 @@ class ReplicaLine:
 @final
 @dataclasses.dataclass(frozen=True)
 class ShardLine:
-    """All shards in one row."""
+    """All shards in one row of the live table."""
 
     ready: int
     shards: int

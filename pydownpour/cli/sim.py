@@ -92,7 +92,7 @@ class _Range(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # since
     name = "range"
 
     def convert(self, value: Any, param: Any, context: Any) -> range:
-        """Parse it."""
+        """``0..99`` or ``7`` as a range, both ends included."""
         if isinstance(value, range):
             return value
         first, dots, last = str(value).partition("..")

@@ -13,7 +13,7 @@ from pydownpour.wire.messages import WorkEntry
 
 
 class DeclaredWork(Protocol):
-    """The samples of a job."""
+    """The samples of a job, by their numbers 0 .. len - 1."""
 
     @property
     def len(self) -> int:
@@ -21,11 +21,11 @@ class DeclaredWork(Protocol):
 
     @property
     def unit(self) -> int:
-        """Samples in a unit."""
+        """Samples in a unit; the last of a pass may have fewer."""
 
     @property
     def passes(self) -> int:
-        """Passes over them."""
+        """How often each sample comes."""
 
     @property
     def shuffle(self) -> bool:
@@ -33,7 +33,7 @@ class DeclaredWork(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of the orders."""
+        """What the passes' orders are drawn from."""
 
     @property
     def backup(self) -> float:
@@ -45,11 +45,11 @@ class Declared(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the run folder."""
+        """Begins the name of the run folder."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """Initial values."""
+        """The arrays that the shards begin with."""
 
     @property
     def layout(self) -> Layout:

@@ -27,7 +27,6 @@ from pydownpour.limits import DEFAULT, Limits
 
 Role: TypeAlias = Literal["replica", "shard"]
 Watched: TypeAlias = tuple[Role, int]
-"""A role and its id."""
 Liveness: TypeAlias = Literal["live", "suspect", "dead"]
 
 

@@ -71,7 +71,7 @@ JOB: Final[Table[JobStateName]] = Table(
         "failed": {},
     },
 )
-"""What a job may become."""
+"""The states of a job, what each may become, and when."""
 
 Event: TypeAlias = dict[str, Any]
 Outcome: TypeAlias = Literal["done", "stopped", "failed"]
@@ -957,5 +957,4 @@ def _returned(leases: list[Lease]) -> Event:
     return {"units_returned": [[lease.pass_index, lease.unit] for lease in leases]}
 
 
-def _unobserved(message: object, answer: object) -> None:
-    """Nobody observes."""
+def _unobserved(message: object, answer: object) -> None: ...

@@ -458,7 +458,7 @@ class Ledger:
 
     @property
     def units_total(self) -> int:
-        """Units over all passes."""
+        """Units of all passes together."""
         return self.units * self.work.passes
 
     @property
@@ -472,7 +472,7 @@ class Ledger:
         return tuple(self._leases.values())
 
     def account(self, replica: int) -> Account:
-        """What a replica did."""
+        """What a replica did, over all its incarnations; zeros for one that did nothing."""
         return self._accounts.setdefault(replica, Account())
 
     def forget(self, replica: int) -> None:

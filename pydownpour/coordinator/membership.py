@@ -103,7 +103,7 @@ class Member:
 
     @property
     def is_present(self) -> bool:
-        """Live or suspect."""
+        """Live or suspect: not given up, and not gone."""
         return self.state in ("live", "suspect")
 
     def describe(self) -> str:
@@ -137,7 +137,6 @@ class Forgotten:
     rss_peak_bytes: int = 0
 
     def add(self, member: Member) -> None:
-        """One more."""
         self.replicas += 1
         self.stats = add_stats(self.stats, msgspec.structs.replace(member.stats, loss=None))
         self.rss_peak_bytes = max(self.rss_peak_bytes, member.rss_peak_bytes)
@@ -333,7 +332,7 @@ class Membership:
         return self._live
 
     def get(self, replica: int) -> Member | None:
-        """The member of that id."""
+        """None for an id that no member has: never given, or forgotten."""
         return self._members.get(replica)
 
     def __iter__(self) -> Iterator[Member]:

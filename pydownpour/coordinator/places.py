@@ -80,11 +80,11 @@ class Place:
     incarnation: int = 0
     """Which of the processes that were to have this place has it."""
     incarnations: int = 0
-    """How many there were."""
+    """How many processes have had it."""
     is_to_move: bool = False
     """A process that shows the ticket may take it over."""
     successor: Successor | None = None
-    """Who is taking it over."""
+    """The process that is taking it over, if one is."""
     epoch: int = 1
     """Of the shard map in which the process came to have it."""
     version: str = ""
@@ -93,7 +93,7 @@ class Place:
     told_end: bool = False
     """It has heard that the job is over."""
     silence: Silence | None = None
-    """While it is silent."""
+    """Since when it is silent, and what speaks for it."""
     ended: str = ""
     """How its process has ended, as somebody says."""
     _state: State[PlaceState] = dataclasses.field(default_factory=lambda: State(PLACE))

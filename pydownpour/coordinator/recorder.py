@@ -108,7 +108,6 @@ class Recorder:
             job.note("ending", "")
 
     async def write_report(self, report: Mapping[str, Any]) -> None:
-        """Write the report."""
         folder = self._folder
         if folder is not None:
             await self._call(lambda: folder.write_report(report))

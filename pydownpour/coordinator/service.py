@@ -209,7 +209,6 @@ class CoordinatorService:
         return handle
 
     def _after(self) -> None:
-        """Obey what was decided."""
         job = self.job
         if job.state != "waiting" and self._initial is not None:
             self._initial = None

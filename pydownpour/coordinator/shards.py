@@ -105,6 +105,5 @@ class NetShardReader(ShardReader):
                 await client.get("/v1/stats", ShardStats, timeout_s=self._limits.stats_timeout_s)
 
     async def stats(self, shard: ShardEntry) -> ShardStats:
-        """GET /v1/stats."""
         async with Client(shard.url, access=self._access, limits=self._limits) as client:
             return await client.get("/v1/stats", ShardStats, timeout_s=self._limits.stats_timeout_s)

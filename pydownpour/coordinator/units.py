@@ -75,7 +75,7 @@ class Account:
     """Its leases that ended without a completion."""
 
     def add(self, other: Account) -> None:
-        """The sum of both."""
+        """Add another's counts to these."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -145,7 +145,6 @@ class OpenPass:
         return bool(self.done[unit >> 3] >> (unit & 7) & 1)
 
     def state_of(self, unit: int) -> UnitState:
-        """What a unit is."""
         if unit >= self.cursor:
             return "fresh"
         if self.is_done(unit):

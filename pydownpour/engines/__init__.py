@@ -1,8 +1,16 @@
 """Engines: start, watch and stop the processes of a job; never data.
 
-``base`` says what an engine is, ``supervisor`` runs a plan through one, ``restarts`` decides about
-crashed replicas, ``local`` makes child processes, ``child`` is their side of it, and ``guard`` ends
-what they leave.
+What the ends of processes mean for a job is decided once, for every engine.
+
+    base.py         what an engine is
+    supervisor.py   runs a plan through one, from the first process to the last
+    restarts.py     what the end of a replica means: finished, again, or failed
+    local.py        every role is a child process
+    child.py        their side of it
+    guard.py        ends what they leave
+    logs.py         their logs, within bounds
+    prints.py       what a user's code prints: to the log, and to the display
+    streams.py      standard streams that cannot end a process
 
     exit code of a role or of ``pydownpour run``
     0     the job ended as it should

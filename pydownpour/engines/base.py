@@ -39,7 +39,7 @@ EXIT_CONFIG: Final = 2
 EXIT_USER: Final = 3
 """A replica's own function raised."""
 EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C or SIGTERM."""
+"""Ctrl-C or SIGTERM: 128 + SIGINT, as shells say it."""
 
 _OWN_FAULT: Final = tuple(
     getattr(signal, name)
@@ -95,7 +95,7 @@ class Exit:
 
 
 class Process(abc.ABC):
-    """One running role."""
+    """One role that runs, seen by who started it."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -180,7 +180,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def resume(self) -> None:
-        """Let them go on."""
+        """Undo ``pause``: the processes of the job go on."""
 
     @abc.abstractmethod
     async def close(self) -> None:
@@ -201,11 +201,9 @@ class Observer(Protocol):
 class Silent:
     """An observer that looks away."""
 
-    def event(self, event: str, words: str) -> None:
-        """Nothing."""
+    def event(self, event: str, words: str) -> None: ...
 
-    def status(self, status: Status) -> None:
-        """Nothing."""
+    def status(self, status: Status) -> None: ...
 
 
 @final
@@ -217,14 +215,12 @@ class Unfailing:
         self._failed = False
 
     def event(self, event: str, words: str) -> None:
-        """Hand it on."""
         try:
             self._observer.event(event, words)
         except Exception as error:
             self._note(error)
 
     def status(self, status: Status) -> None:
-        """Hand it on."""
         try:
             self._observer.status(status)
         except Exception as error:

@@ -107,7 +107,6 @@ class LocalEngine(Engine):
             child.signal_group(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them go on."""
         for child in self._running:
             child.signal_group(signal.SIGCONT)
 

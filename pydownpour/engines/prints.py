@@ -17,7 +17,7 @@ from pydownpour.engines.streams import Unfailing
 from pydownpour.limits import DEFAULT, Limits
 
 _LETTER_SIZE_MAX: Final = 4
-"""Bytes of UTF-8."""
+"""Bytes of a character in UTF-8."""
 
 _STYLES: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Colours, and orders to the cursor."""
@@ -44,15 +44,14 @@ class _Overheard(io.RawIOBase):
         self._lines = Lines(tell)
 
     def writable(self) -> bool:
-        """It is."""
         return True
 
     def fileno(self) -> int:
-        """The log's."""
+        """The log's: a child that inherits it writes there."""
         return self._out.fileno()
 
     def write(self, data: Any, /) -> int:
-        """Into the log first."""
+        """Into the log, and what the log took to the lines."""
         written = self._out.write(data)
         self._lines.take(bytes(data[:written]), time.monotonic())
         return written

@@ -30,7 +30,7 @@ from pydownpour.limits import DEFAULT, Limits
 @final
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """It did its work."""
+    """The replica did its work; nothing starts in its place."""
 
     reason: str
 
@@ -47,7 +47,7 @@ class Again:
 @final
 @dataclasses.dataclass(frozen=True)
 class GiveUp:
-    """The job has failed."""
+    """The job has failed: why, in words."""
 
     reason: str
 

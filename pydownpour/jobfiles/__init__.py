@@ -62,8 +62,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @final
 class _Loader(importlib.abc.Loader):
-    """Runs one job file."""
-
     def __init__(self, file: Path) -> None:
         self._file = file
 

@@ -211,7 +211,7 @@ class Access:
         return address.is_loopback or not bind.is_loopback
 
     def headers(self) -> dict[str, str]:
-        """What a client sends."""
+        """What a client sends with every request: the token, if there is one."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 

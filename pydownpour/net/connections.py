@@ -53,7 +53,6 @@ class Seat:
         self._gate.prove(self)
 
     def rest(self) -> None:
-        """It was answered."""
         self._gate.rest(self)
 
     def leave(self) -> None:
@@ -145,7 +144,6 @@ class Connection(RequestHandler):
 
     @property
     def seat(self) -> Seat:
-        """Its place in the gate."""
         assert self._seat is not None
         return self._seat
 

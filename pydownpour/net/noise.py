@@ -26,7 +26,7 @@ class Noise:
 
     @property
     def line_len_max(self) -> int:
-        """Characters of a line."""
+        """Characters of a line; the rest is cut off."""
         return self._limits.noise_line_len_max
 
     def count(self, address: str, now: float) -> int | None:

@@ -57,7 +57,6 @@ class Watch:
         self._look()
 
     def stop(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

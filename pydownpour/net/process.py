@@ -33,8 +33,7 @@ class ProcessFacts(abc.ABC):
         """Its number on its host."""
 
     @abc.abstractmethod
-    def host_name(self) -> str:
-        """Its host."""
+    def host_name(self) -> str: ...
 
     @abc.abstractmethod
     def rss_bytes(self) -> int:
@@ -54,7 +53,6 @@ class ThisProcess(ProcessFacts):
     """The operating system's answers."""
 
     def pid(self) -> int:
-        """``os.getpid()``."""
         return os.getpid()
 
     def host_name(self) -> str:
@@ -62,7 +60,6 @@ class ThisProcess(ProcessFacts):
         return socket.gethostname()
 
     def rss_bytes(self) -> int:
-        """From /proc."""
         try:
             with open("/proc/self/statm") as statm:
                 return int(statm.read().split()[1]) * _PAGE

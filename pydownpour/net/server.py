@@ -100,7 +100,7 @@ class Route:
 
     @property
     def size_max(self) -> int:
-        """Bytes of a body."""
+        """Bytes of a request's body at most, by ``limits.BODY_SIZES_MAX``."""
         if self.body_size_max is not None:
             return self.body_size_max
         if self.method != "POST":
@@ -178,7 +178,7 @@ class Server:
         await self.stop()
 
     async def start(self) -> None:
-        """Bind and listen."""
+        """Bind and listen. Afterwards ``url`` has the port."""
         parser.check()
         tls = self._access.tls
         context = tls.server_context() if tls is not None and tls.cert else None

@@ -117,7 +117,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         await asyncio.shield(self._closed)
 
     def write(self, buffer: Any) -> None:
-        """Send one small buffer."""
+        """Send one small buffer, copied if the socket does not take it at once."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self.bytes_sent += len(buffer)
@@ -136,12 +136,11 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Flush, then close."""
+        """Send what was written, then close."""
         if self._transport is not None:
             self._transport.close()
 

@@ -35,7 +35,7 @@ class Waiting:
         await asyncio.gather(self._telling, return_exceptions=True)
 
     def note(self, why: object) -> None:
-        """The newest reason."""
+        """The newest reason, which the next line says."""
         self._why = str(why)
 
     async def _tell(self) -> None:

@@ -1,9 +1,14 @@
 """Policies: when a replica pushes and fetches, who waits for whom, how pushes combine.
 
-``base`` says what a policy is and what its two halves answer; ``check`` looks at one before a job
-begins. Each published system is one small module that says its equations, its source and its
-deviations; ``table`` lists them. All of it is pure: no asyncio, clock, random or
-I/O. docs/policies.md shows how to write one.
+All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how to write one.
+
+    base.py        what a policy is, and what its two halves answer
+    check.py       whether one can work, said before a job begins; back from the wire form
+    table.py       those that ship, by name
+    downpour.py    Downpour SGD: asynchronous, no barrier, no gate
+    hard_sync.py   rounds: every live replica gives one gradient, their mean is one update
+
+Each published system is one small module that says its equations, its source and its deviations.
 """
 
 from __future__ import annotations

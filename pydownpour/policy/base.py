@@ -24,7 +24,7 @@ NAMED_MAX: Final = 8
 """Replicas that words about waiting name; of more they say how many there are."""
 
 PAYLOADS: Final = {"accrued": "the sum of the gradients since the last push"}
-"""What a replica pushes."""
+"""Kernels that make a push's payload, by the names a ReplicaRule has for them."""
 LANDS: Final = {
     "replace": "what was fetched takes the place of the replica's copy",
     "keep": "local += fetched - base: what the copy gained by itself since the last fetch stays",

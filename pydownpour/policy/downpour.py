@@ -125,7 +125,6 @@ class _Replica(ReplicaRule):
         self.land = settings.land
 
     def after_step(self, clock: int, view: ClusterView) -> Actions:
-        """The paper's schedule."""
         return Actions(
             push=clock % self._settings.push_every == 0,
             fetch=(clock + 1) % self._settings.fetch_every == 0,
@@ -136,5 +135,4 @@ class _Replica(ReplicaRule):
 @final
 class _Shard(ShardRule):
     def announce(self, push: PushInfo, view: ClusterView) -> Decision:
-        """Apply it."""
         return AS_IT_IS

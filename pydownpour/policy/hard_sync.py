@@ -91,7 +91,6 @@ class _Replica(ReplicaRule):
     local_rate = 0.0
 
     def after_step(self, clock: int, view: ClusterView) -> Actions:
-        """Always the same."""
         return Actions(push=True, fetch=True, wait=True, after_round=True)
 
 
@@ -133,7 +132,6 @@ class _Shard(ShardRule):
         return None
 
     def closed(self) -> None:
-        """All begin anew."""
         super().closed()
         self._given.clear()
         self._holds = False
@@ -153,11 +151,9 @@ class _Shard(ShardRule):
         return f"round {self.round} waits for a gradient"
 
     def export(self) -> dict[str, Any]:
-        """The open round."""
         return {**super().export(), "given": sorted(self._given), "holds": self._holds}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on in it."""
         super().load(state)
         self._given = {int(one) for one in state["given"]}
         self._holds = bool(state["holds"])

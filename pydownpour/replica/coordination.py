@@ -125,7 +125,6 @@ class Coordination:
 
     @property
     def url(self) -> str:
-        """The coordinator's."""
         return self._client.url
 
     # -- work ------------------------------------------------------------------------------------
@@ -271,7 +270,6 @@ class _Asking:
         self._whom = f"the coordinator at {client.url} to let this replica join"
 
     async def join(self, layout: Layout, name: str, owner: str) -> Joined:
-        """Be taken in."""
         client = self._client
         request = Join(
             fingerprint=layout.fingerprint,
@@ -296,7 +294,6 @@ class _Asking:
         return joined
 
     async def layout(self) -> Layout:
-        """The job's."""
         answer = await self._patiently(
             lambda: self._client.get("/v1/layout", JobLayout, size_max=limits.LAYOUT_SIZE_MAX)
         )

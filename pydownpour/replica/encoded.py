@@ -148,7 +148,6 @@ class Encoder:
         self.size = whole * self._stride + last
 
     def room(self) -> EncodedPush:
-        """Memory for one push."""
         gradient = None if self._codec is None else self._layout.zeros()
         return EncodedPush(self.size, self._stride, self.fragments, gradient)
 

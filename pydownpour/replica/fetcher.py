@@ -42,7 +42,7 @@ class Gate:
 
 
 NOW: Final = Gate()
-"""For nothing."""
+"""Waits for nothing: what there is."""
 
 
 @final

@@ -59,7 +59,6 @@ class Guard:
         self._inside = call, threading.get_ident()
 
     def leave(self) -> None:
-        """The call is over."""
         self._alone.release()
 
     def call(
@@ -116,11 +115,9 @@ class Call(Coroutine[Any, Any, T]):
         return self._begun().__await__()
 
     def send(self, value: Any) -> Any:
-        """As of any coroutine."""
         return self._begun().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """As of any coroutine."""
         return self._begun().throw(*error)
 
     def close(self) -> None:

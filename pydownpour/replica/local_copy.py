@@ -45,7 +45,7 @@ class LocalCopy:
         self.base = Base()
 
     def land(self, values: Flat, base: Base) -> None:
-        """Take what was fetched."""
+        """Take what was fetched: replace the copy, or keep what it gained by itself."""
         if self._anchor is None:
             np.copyto(self.flat, values)
         else:

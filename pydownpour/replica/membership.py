@@ -125,7 +125,6 @@ class Membership:
             raise
 
     def leave_blocking(self, error: BaseException | None) -> None:
-        """As :meth:`leave`."""
         if self.is_forked:
             return
         with self._stack:

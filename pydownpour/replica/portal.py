@@ -45,11 +45,9 @@ class SameLoop(Portal):
     """The user's coroutine and the session share one loop."""
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call it now."""
         function(*arguments)
 
     def start(self, work: Work) -> Awaitable[Any]:
-        """Just await it."""
         return work
 
     def call(self, work: Work) -> Any:

@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 
 class _Face:
-    """What both have."""
-
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
@@ -48,7 +46,7 @@ class _Face:
 
     @property
     def steps(self) -> int:
-        """Steps finished."""
+        """Steps finished: the replica's clock."""
         return self._trainer.steps
 
     def statistics(self) -> ReplicaStats:

@@ -51,8 +51,7 @@ class Until:
     def __await__(self) -> Generator[Any, Any, None]:
         return self._standing.wait(self._holds).__await__()
 
-    def close(self) -> None:
-        """Nobody will wait."""
+    def close(self) -> None: ...
 
 
 @final

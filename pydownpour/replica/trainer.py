@@ -143,7 +143,7 @@ class Trainer:
         return Gate(rounds, actions.least_clock)
 
     def fetch(self, gate: Gate = NOW) -> Steps[None]:
-        """Fetch now and wait."""
+        """As ``Replica.fetch``."""
         yield self.fetcher.fetch(gate)
         self.land()
 

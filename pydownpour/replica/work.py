@@ -75,7 +75,7 @@ class Unit:
             yield batch
 
     def note_loss(self, loss: float) -> None:
-        """One more finite loss."""
+        """Add a finite loss to the mean that the unit's completion reports."""
         self.losses += 1
         if self.loss is None:
             self.loss = loss

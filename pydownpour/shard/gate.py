@@ -18,7 +18,7 @@ Level: TypeAlias = Literal["memory", "logged", "synced", "replicated"]
 """What an acknowledged record survives: nothing, the process's death, the machine's, its loss."""
 
 EVERY_LSN: Final = 2**64 - 1
-"""The core's largest."""
+"""The largest number that the core has for an LSN: everything is durable."""
 
 
 @final

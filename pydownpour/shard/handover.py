@@ -57,7 +57,6 @@ class Giving:
         self._state = shard.store.export_state()
 
     def contents(self) -> Contents:
-        """The head of it."""
         return Contents(
             state_size=len(self._state),
             planes=self._shard.store.planes,

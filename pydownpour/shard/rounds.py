@@ -46,7 +46,7 @@ class Clocks:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Ascending."""
+        """Ids of who is waited for, ascending."""
         if self._live is None:
             self._live = tuple(self._ids)
         return self._live

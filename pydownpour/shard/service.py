@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LSN_MAX = 2**64 - 1
-"""The core's own."""
+"""The largest LSN of the core: a u64."""
 
 
 async def serve_shard(

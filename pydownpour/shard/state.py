@@ -489,7 +489,6 @@ class Shard:
         push.refused += records
 
     def statistics(self, *, rss_bytes: int = 0, rss_peak_bytes: int = 0) -> ShardStats:
-        """All counts, now."""
         live = self.streams.values()
         own = ShardStats(
             index=self.assigned.index,

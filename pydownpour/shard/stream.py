@@ -391,7 +391,6 @@ class ShardStream(Stream):
         self.close()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
         super().resume_writing()
         self._owed = 0
         self._read_or_wait()
@@ -498,7 +497,6 @@ class _Asked:
         return shard.rounds.waits_for(self.rounds, self.clock)
 
     def answer(self, shard: Shard) -> _Fetch:
-        """From now on."""
         return _Fetch(shard, self.request, self.since, self.first)
 
 

@@ -46,7 +46,6 @@ class Turns:
         self._come_again()
 
     async def another(self) -> None:
-        """Wait for it."""
         reached = asyncio.get_running_loop().create_future()
         self.later(lambda: None if reached.done() else reached.set_result(None))
         await reached

@@ -115,7 +115,6 @@ class LocalFiles(Files):
         _sync_folder(os.path.dirname(path) or ".")
 
     def read(self, path: str, size_max: int) -> bytes:
-        """A file's bytes."""
         with open(path, "rb") as file:
             return file.read(size_max + 1)
 

@@ -83,7 +83,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:port``."""
+        """``127.0.0.1:port``, once it listens."""
         if not self._port:
             raise ClosedError(
                 "the proxy does not listen yet; use it as: async with FaultProxy(...)"
@@ -135,7 +135,7 @@ class FaultProxy:
     # -- for its connections -----------------------------------------------------------------------
 
     async def wait_going(self) -> None:
-        """While it is paused."""
+        """Wait while it is paused, as its connections do before they pass anything on."""
         await self._going.wait()
 
     def rewritten(self, way: str, data: bytes) -> bytes:

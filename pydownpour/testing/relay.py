@@ -120,7 +120,7 @@ class Relay:
 
 @final
 class _Way:
-    """One direction."""
+    """One direction of a connection: from its reader to its writer."""
 
     def __init__(
         self, relay: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str
@@ -132,7 +132,6 @@ class _Way:
         self._damage: Damage
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """Its two tasks."""
         return self._read(), self._write()
 
     def _current(self) -> Damage:

@@ -331,5 +331,5 @@ def error(*, code: int, words: str) -> bytes:
 
 
 def simple(kind: Kind, *, seq: int = 0) -> bytes:
-    """PING, PONG or BYE."""
+    """A frame that carries nothing but a number: PING, PONG or BYE."""
     return _core.encode_frame(kind=kind, seq=seq)

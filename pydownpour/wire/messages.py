@@ -95,7 +95,7 @@ class ShardMap(Message, frozen=True, kw_only=True):
     entries: Shards
     """By index; together they are the layout, without a hole."""
     fragments: Count
-    """Of the whole layout."""
+    """Fragments of the whole layout."""
 
 
 class Problem(Message, frozen=True, kw_only=True):
@@ -161,7 +161,7 @@ class Joined(Message, frozen=True, kw_only=True):
     fragment_len: Count
     shard_map: ShardMap
     fingerprint: Label
-    """Of the job's layout."""
+    """Of the job's layout: the joining process compares it with its own."""
     policy: Settings
     optimizer: Parts
     work: WorkEntry | None
@@ -182,7 +182,7 @@ class ShardHello(Message, frozen=True, kw_only=True):
     host: Label = ""
     pid: Word = 0
     index: Word | None = None
-    """Wanted place, or any."""
+    """The place wanted; None for any."""
     ticket: Label = ""
     """With the coordinator's leave to have what the process has that is at the place ``index``,
     and then the place."""
@@ -319,7 +319,7 @@ class ShardStats(Message, frozen=True, kw_only=True):
     bytes_sent: Count = 0
     streams: Count = 0
     staleness: HistogramEntry = HistogramEntry()
-    """Of applied pushes."""
+    """Staleness of applied pushes, in updates."""
     memory: Annotated[dict[Label, Count], Meta(max_length=limits.SETTINGS_MAX)] = {}
     rss_bytes: Count = 0
     rss_peak_bytes: Count = 0
@@ -349,7 +349,7 @@ class KnownIds(Message, frozen=True, kw_only=True):
     """Which replicas may still push: nobody below ``next`` but those in the ranges, ever again."""
 
     version: Count
-    """A later one says more."""
+    """Of two, the one with the larger says more."""
     next: Word
     """The first id that was not given to anybody yet."""
     ranges: Annotated[list[tuple[Word, Word]], Meta(max_length=limits.ID_RANGES_MAX)]
@@ -403,7 +403,7 @@ class UnitEntry(Message, frozen=True, kw_only=True):
     """One leased unit: elements [start, stop) of pass ``pass_index``'s order."""
 
     pass_index: Count
-    """The pass, from 0."""
+    """The pass, counted from 0."""
     unit: Count
     start: Count
     stop: Count
@@ -525,7 +525,7 @@ class EvaluationEntry(Message, frozen=True, kw_only=True):
     """One evaluation: after how much work, and what the job's function returned."""
 
     passes: Count
-    """Passes finished."""
+    """Passes that were finished then."""
     at_s: Finite
     samples: Count
     metrics: Annotated[dict[Label, Finite], Meta(max_length=limits.METRICS_MAX)]
@@ -542,13 +542,13 @@ class Status(Message, frozen=True, kw_only=True):
     pass_index: Count
     units_done: Count
     units: Count
-    """Over all passes."""
+    """Units of all passes together."""
     samples_done: Count
     samples: Count
     losses: Annotated[list[tuple[Finite, Count, Finite]], Meta(max_length=limits.LOSS_POINTS_MAX)]
     """(seconds, samples, mean loss) points, oldest first, thinned to a few hundred."""
     evaluations: Annotated[list[EvaluationEntry], Meta(max_length=limits.STATUS_EVALUATIONS_MAX)]
-    """The newest."""
+    """The newest, oldest first."""
     replicas: Annotated[list[ReplicaStatus], Meta(max_length=limits.STATUS_ROWS_MAX)]
     """Of many, those that are here and were heard last."""
     replicas_live: Count

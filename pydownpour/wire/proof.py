@@ -54,7 +54,7 @@ class Keeper:
         return cls(key)
 
     def text(self) -> str:
-        """As it travels, in hex."""
+        """The secret as it travels, in hex."""
         return self._key.hex()
 
     def derive(self, what: str) -> Keeper:

@@ -15,6 +15,8 @@ from types import ModuleType
 import pytest
 
 import pydownpour
+import pydownpour.policy
+import pydownpour.testing
 from pydownpour import errors, limits
 
 MODULES = sorted(
@@ -46,27 +48,36 @@ def test_every_error_is_exported() -> None:
 
 
 def public_things(module: ModuleType) -> Iterator[tuple[str, object]]:
-    """(dotted name, thing) for each public class, function and method a module defines."""
+    """(dotted name, thing) for each public class and function that a module defines."""
     for name, thing in vars(module).items():
-        if name.startswith("_") or getattr(thing, "__module__", None) != module.__name__:
-            continue
-        if inspect.isclass(thing):
-            yield f"{module.__name__}.{name}", thing
-            for method_name, method in vars(thing).items():
-                if not method_name.startswith("_") and (
-                    inspect.isfunction(method) or isinstance(method, property)
-                ):
-                    yield f"{module.__name__}.{name}.{method_name}", method
-        elif inspect.isroutine(thing):
-            yield f"{module.__name__}.{name}", thing
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__:
+            if inspect.isclass(thing) or inspect.isroutine(thing):
+                yield f"{module.__name__}.{name}", thing
 
 
-def test_everything_public_is_documented() -> None:
+def methods(kind: type) -> Iterator[tuple[str, object]]:
+    """(dotted name, thing) for each public method and property of a class, inherited ones too."""
+    for name in dir(kind):
+        thing = inspect.getattr_static(kind, name)
+        method = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
+        if not name.startswith("_") and (inspect.isroutine(method) or isinstance(method, property)):
+            yield f"{kind.__name__}.{name}", getattr(kind, name)
+
+
+def test_modules_classes_and_functions_are_documented() -> None:
     modules = [importlib.import_module(name) for name in MODULES]
     assert [module.__name__ for module in modules if not inspect.getdoc(module)] == []
     # The stub documents the core; stubtest keeps the two together.
     ours = [module for module in modules if module.__name__ != "pydownpour._core"]
     assert [n for m in ours for n, thing in public_things(m) if not inspect.getdoc(thing)] == []
+
+
+def test_every_method_that_users_call_is_documented() -> None:
+    faces = (pydownpour, pydownpour.policy, pydownpour.testing)
+    things = [getattr(face, name) for face in faces for name in face.__all__]
+    found = {pair for thing in things if isinstance(thing, type) for pair in methods(thing)}
+    assert len(found) > 100
+    assert sorted(name for name, thing in found if not inspect.getdoc(thing)) == []
 
 
 def test_all_names_exist() -> None:

@@ -83,7 +83,7 @@ class Mark:
 @final
 @dataclasses.dataclass(eq=False, slots=True)
 class Pushed:
-    """A push that was sent."""
+    """A push that was sent, and the places of the parameters that it adds to."""
 
     life: Life
     push: Push

@@ -79,7 +79,6 @@ class OneServes(Check):
     name = "one process serves a shard"
 
     def look(self) -> Iterator[str]:
-        """Count them."""
         for index, services in self.world.shard_services.items():
             shards = [service.shard for service in services if service.shard is not None]
             epochs = [shard.epoch for shard in shards if shard.state == "serving"]
@@ -178,7 +177,6 @@ class ReplicasWithinWindows(Check):
     name = "a replica keeps its window"
 
     def look(self) -> Iterator[str]:
-        """Count them."""
         for life in self.watched.lives.values():
             trainer, most = life.trainer, life.trainer.in_flight_max
             if len(trainer.outbox.open) > most + 1:

@@ -33,7 +33,6 @@ class RoundsAreWhole(Check):
         self._wrong: list[str] = []
 
     def shard_loaded(self, shard: Shard) -> None:
-        """Listen to it."""
         if self._policy is not None:
             self._given.setdefault(shard.assigned.index, set())
             shard.rounds.on_event = lambda event, push: self._happened(shard, event, push)
@@ -70,10 +69,8 @@ class RoundsAreWhole(Check):
                 self._wrong.append(f"{life} pushed twice for round {now} of shard {index}")
 
     def gone(self, life: Life) -> None:
-        """Forget it."""
         self._last.pop(life, None)
 
     def look(self) -> Iterator[str]:
-        """What was noted since."""
         yield from self._wrong
         self._wrong.clear()

@@ -188,7 +188,6 @@ class Checks(logging.Handler):
                 self._book(check, check.look())
 
     def at_end(self) -> None:
-        """The run is over."""
         self._look(full=True)
         for life in self.watched.lives.values():
             self.acked += life.trainer.outbox.acked

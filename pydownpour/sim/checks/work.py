@@ -26,7 +26,6 @@ class ParametersCountPushes(Check):
     is_cheap = False
 
     def pushed(self, life: Life, push: Push) -> None:
-        """Book it."""
         if self.watched.oracle is not None:
             self.watched.oracle.pushed(life, push, push.parts)
 
@@ -84,7 +83,6 @@ class UnitsCountOnce(Check):
                 )
 
     def look(self) -> Iterator[str]:
-        """What was heard."""
         yield from self._wrong
 
     def end(self) -> Iterator[str]:
@@ -103,12 +101,10 @@ class SamplesCount(Check):
     name = "recorded samples are applied"
 
     def leased(self, message: LeaseRequest, answer: LeaseAnswer) -> None:
-        """Book it."""
         if self.watched.samples is not None:
             self.watched.samples.leased(answer)
 
     def completed(self, message: Complete, answer: CompleteAnswer) -> None:
-        """Book it."""
         if self.watched.samples is not None:
             self.watched.samples.completed(message, answer)
 
@@ -148,7 +144,6 @@ class LedgerBalances(Check):
         self._job = service.job
 
     def look(self) -> Iterator[str]:
-        """Audit."""
         job = self._job
         if job is None:
             return
@@ -188,7 +183,6 @@ class EndInWords(Check):
     name = "the job ends well"
 
     def end(self) -> Iterator[str]:
-        """How it ended."""
         world = self.world
         if not world.settings.faults.is_doom:
             if world.failure:

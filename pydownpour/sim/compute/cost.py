@@ -50,7 +50,7 @@ class ComputeModel:
             )
 
     def seconds(self, samples: int, slow: float, rng: random.Random) -> float:
-        """The cost of one step."""
+        """Virtual seconds of a step over so many samples; ``slow`` is its host's factor."""
         factor = max(0.2, rng.gauss(1.0, self.jitter)) if self.jitter else 1.0
         return (self.base_s + self.per_sample_s * samples) * slow * factor
 

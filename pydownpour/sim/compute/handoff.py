@@ -55,7 +55,6 @@ class _Outcome:
     error: BaseException | None = None
 
     def unpack(self) -> Any:
-        """The value, or raise."""
         if self.error is not None:
             raise self.error
         return self.value

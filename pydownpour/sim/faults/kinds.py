@@ -35,7 +35,7 @@ async def power(scene: Scene, host: Host, seconds: float) -> None:
 
 
 async def pause(scene: Scene, host: Host, seconds: float) -> None:
-    """SIGSTOP and SIGCONT."""
+    """SIGSTOP now, SIGCONT when the dose ends."""
     process = scene.process(host)
     if process is None or process.state is not ProcessState.RUNNING:
         return

@@ -68,6 +68,5 @@ class Scene:
         world.trace.note(world.loop.now, "healed", "everything")
 
     def restore(self, host: Host) -> None:
-        """As fast as it was."""
         host.slow = 1.0
         host.link = self.world.settings.link_of(host.name)

@@ -60,7 +60,7 @@ class Callback(events.Handle):
 
 @final
 class Timer(Callback):
-    """A callback at a time."""
+    """A callback that is due at one virtual time."""
 
     __slots__ = ("_timers", "_when")
 
@@ -102,7 +102,6 @@ class Timers:
         """How many in the heap were cancelled."""
 
     def push(self, timer: Timer) -> None:
-        """Add one."""
         self._order += 1
         heapq.heappush(self._heap, (timer._when, self._order, timer))
         if self.cancelled > CANCELLED_KEPT and self.cancelled * 2 > len(self._heap):
@@ -134,5 +133,4 @@ class Timers:
         return due
 
     def clear(self) -> None:
-        """Forget all."""
         self._heap.clear()

@@ -125,8 +125,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """The run is over; unwinding may take what it takes."""
         self._events_max, self._virtual_s_max = self._events_max + UNWIND_EVENTS_MAX, float("inf")
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        """There are none."""
+    def _process_events(self, event_list: list[Any]) -> None: ...
 
     def _write_to_self(self) -> None:
         """Nobody sleeps, so nobody must be woken."""
@@ -214,8 +213,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """A blocking call that runs in the executor takes so many virtual seconds more."""
         self._charged_s += seconds
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None: ...
 
     # -- sockets: the network's --------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ SIMULATED_RSS = 50_000_000
 
 
 class ProcessState(enum.Enum):
-    """How a process is."""
+    """Whether its callbacks run."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -63,15 +63,14 @@ class SimProcess(ProcessFacts):
         return 1000 + self.number % 9000
 
     def host_name(self) -> str:
-        """Its host's name."""
         return self.host.name
 
     def rss_bytes(self) -> int:
-        """A constant."""
+        """Not modelled: the same number for every process."""
         return SIMULATED_RSS
 
     def rss_peak_bytes(self) -> int:
-        """A constant."""
+        """Not modelled: as ``rss_bytes``."""
         return SIMULATED_RSS
 
     def descriptors(self) -> tuple[int, int]:

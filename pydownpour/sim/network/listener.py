@@ -13,7 +13,6 @@ from pydownpour.sim.machines.process import SimProcess
 Where: TypeAlias = int | str
 """What a host's processes listen at: a port, or the path of a Unix socket."""
 Places: TypeAlias = "dict[tuple[Host, Where], Listener]"
-"""Who listens where."""
 
 
 @final
@@ -38,23 +37,18 @@ class Listener(asyncio.AbstractServer):
         if self.is_serving():
             del self._places[self._place]
 
-    async def wait_closed(self) -> None:
-        """At once."""
+    async def wait_closed(self) -> None: ...
 
     def is_serving(self) -> bool:
-        """True until closed."""
         return self._places.get(self._place) is self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The world's."""
         return self._loop
 
     async def serve_forever(self) -> None:
-        """Until cancelled."""
         await asyncio.Event().wait()
 
-    async def start_serving(self) -> None:
-        """It does already."""
+    async def start_serving(self) -> None: ...
 
 
 @final
@@ -67,7 +61,6 @@ class _Named:
         self._name = address(host, where)
 
     def getsockname(self) -> Any:
-        """Where it listens."""
         return self._name
 
 

@@ -166,7 +166,6 @@ class Network:
         self._ends.setdefault(end.process, {})[end] = None
 
     def detach(self, end: SimTransport) -> None:
-        """And one less."""
         mine = self._ends.get(end.process, {})
         mine.pop(end, None)
         if not mine:
@@ -340,7 +339,6 @@ class Network:
                 self._send_piece(source, payload)
 
     def heal_all(self) -> None:
-        """Every path."""
         for here, there in list(self.cut):
             self.heal_path(here, there)
 
@@ -351,7 +349,6 @@ class Network:
         self.loop.at(until, self._flow)
 
     def unclog(self, host: Host) -> None:
-        """End it now."""
         if host.clogged_until > self.loop.now:
             host.clogged_until = self.loop.now
             self._flow()

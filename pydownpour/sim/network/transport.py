@@ -23,14 +23,11 @@ class Wires(Protocol):
     """What an end of a connection asks of the network."""
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The world's."""
+    def loop(self) -> asyncio.AbstractEventLoop: ...
 
-    def attach(self, end: SimTransport) -> None:
-        """An end is there."""
+    def attach(self, end: SimTransport) -> None: ...
 
-    def detach(self, end: SimTransport) -> None:
-        """It is over."""
+    def detach(self, end: SimTransport) -> None: ...
 
     def send(self, source: SimTransport, payload: bytes | None) -> None:
         """Carry bytes (None: end of stream) to the other end."""
@@ -51,7 +48,6 @@ class Connection:
         self._open = 2
 
     def end_lost(self) -> None:
-        """One end is over."""
         self._open -= 1
         if self._open == 0:
             self._on_over(self.number)
@@ -116,7 +112,6 @@ class SimTransport(asyncio.Transport):
         self._context = contextvars.copy_context()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Who has it."""
         return cast(asyncio.BaseProtocol, self._protocol)
 
     def is_closing(self) -> bool:
@@ -124,7 +119,6 @@ class SimTransport(asyncio.Transport):
         return self._closing
 
     def is_reading(self) -> bool:
-        """True unless paused."""
         return self._reading and not self._closing
 
     def pause_reading(self) -> None:
@@ -132,7 +126,6 @@ class SimTransport(asyncio.Transport):
         self._reading = False
 
     def resume_reading(self) -> None:
-        """Take them again."""
         if not self._reading:
             self._reading = True
             self._loop.call_soon(self.pump, context=self._context)
@@ -148,7 +141,7 @@ class SimTransport(asyncio.Transport):
         return self._buffered
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """(low, high)."""
+        """(low, high), in bytes."""
         return self._low, self._high
 
     def write(self, data: Any) -> None:
@@ -179,7 +172,6 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """Half-close works."""
         return True
 
     def write_eof(self) -> None:

@@ -117,7 +117,6 @@ class Cluster:
     # -- hosts and processes -----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start every process."""
         self._done = self.loop.create_future()
         coordinator = self._add_host("coordinator")
         coordinator.disk = SimDisk(self.stream("coordinator/disk"), self.loop.charge)
@@ -369,7 +368,6 @@ class Cluster:
     # -- what faults do ----------------------------------------------------------------------------
 
     def note_fault(self, fault: str, who: str) -> None:
-        """A fault took place."""
         self.faults += 1
         self.trace.note(self.loop.now, "fault", f"{fault} {who}", self.faults)
 
@@ -403,7 +401,6 @@ class Cluster:
 
     @property
     def coordinator_runs(self) -> bool:
-        """False once it ended."""
         process = self.processes.live.get("coordinator")
         return process is not None and process.state is not ProcessState.DEAD
 

@@ -79,7 +79,6 @@ class Processes:
             process.main.cancel()
 
     def pause(self, process: SimProcess) -> None:
-        """As SIGSTOP."""
         if process.state is ProcessState.RUNNING:
             process.state = ProcessState.PAUSED
             self._network.trace.note(self._network.loop.now, "pause", process.name)
