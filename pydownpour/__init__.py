@@ -3,8 +3,10 @@
 The map of the rooms; imports point downward only, and a test reads them::
 
     errors limits            the words: what can go wrong, how much of anything
+    fields config states     bounds of messages and settings; what may become what
     layout optimizers        the numbers: named arrays on one line of elements, frozen update rules,
-    codecs                   and how gradients travel in fewer bytes
+    codecs                   how gradients travel in fewer bytes
+    sampling histogram       orders of samples; counts
     policy                   when replicas push and fetch, who waits for whom; pure
     wire                     messages and frames: bytes in, bytes out
     net                      the only room that touches aiohttp: listeners, clients, streams, TLS
@@ -18,11 +20,13 @@ The map of the rooms; imports point downward only, and a test reads them::
     sim                      the same services on virtual time, with seeded faults: simulate
     testing                  a fault proxy for real sockets, for us and for users
     cli                      the command pydownpour
+    bench demo               the figures; the job that ships
     data                     real data to start with
-    _core                    Rust: the store, the optimizers, frames and checksums
+    _core                    Rust: the store, the optimizers, pushes, frames and checksums
 
-A gradient's way: arrays -> layout -> frame -> net ... net -> frame -> admit -> apply -> ack, after
-which the replica knows its staleness. A fetch is the same way with a snapshot.
+A gradient's way: arrays -> encoded push -> frames -> net ... net -> frames -> admit -> journal ->
+apply -> ack, after which the replica knows its staleness. A fetch is the same way with what is
+published.
 
 Importing this package imports next to nothing: each public name is loaded when it is first used.
 """

@@ -67,7 +67,7 @@ LABEL_LEN_MAX: Final = 255
 URL_LEN_MAX: Final = 4096
 """Characters of a URL or a path: the longest path there is."""
 STATE_LEN_MAX: Final = 3 * MIB
-"""Characters of a policy's state at a shard: some numbers for each of REPLICAS_MAX replicas."""
+"""Characters of a policy's state at a shard: some numbers for each of ``replicas_max`` replicas."""
 WORDS_LEN_MAX: Final = 4096
 """Characters of a reason in words: a few paragraphs, and many of them still fit in memory."""
 ARRAY_NAME_LEN_MAX: Final = 1024
@@ -340,7 +340,7 @@ class Limits:
     """Between two retries at most: a peer that comes back is found within this."""
     handover_silence_s: float = 10.0
     """Who takes a shard over and is not heard for so long is given up: meanwhile nobody serves the
-    shard. Longer than DEAD_S, as a move back and forth costs more than a wait."""
+    shard. Longer than dead_s, as a move back and forth costs more than a wait."""
     handover_linger_s: float = 5.0
     """A process that a shard has moved from goes on saying so: ten heartbeats, in which all who
     still ask it hear of the new one, with or without the coordinator."""

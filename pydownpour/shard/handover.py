@@ -16,7 +16,7 @@
 
 There is no moment in which both serve. The old one stops before it gives, and the new one begins
 when the coordinator has said that the place is its own. One that is not heard for
-``HANDOVER_SILENCE_S`` before that is given up for ever: it is fenced, and the old one, which is
+``handover_silence_s`` before that is given up for ever: it is fenced, and the old one, which is
 told to give no more, goes on. A record that was cut off at the old one is sent to the new one under
 its identity; the windows that came with the state tell it what was applied there.
 """

@@ -94,15 +94,15 @@ async def test_a_raw_push_with_nan_is_refused_counted_and_named(
 
 
 @pytest.mark.parametrize(("value", "norm"), [(-1.98, 31.6), (3e38, 31.6), (-1.0, 31.7)])
-@pytest.mark.parametrize("road", ["stream", "post"])
+@pytest.mark.parametrize("transport", ["stream", "post"])
 async def test_a_finite_lie_is_refused_counted_and_named(
-    stage: Stage, value: float, norm: float, road: str
+    stage: Stage, value: float, norm: float, transport: str
 ) -> None:
     """Too large, whatever it says of itself; or it says so, and is believed."""
     stranger = await Stranger.join(stage.url)
     length = stranger.joined.fragment_len  # of one fragment: it is judged by itself
     body = stranger.push(np.full(length, value, np.float32), norm=norm)
-    if road == "post":
+    if transport == "post":
         answers = await stranger.post(body)
     else:
         async with stranger.stream() as stream:

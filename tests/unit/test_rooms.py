@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -278,6 +279,34 @@ def test_the_map_of_a_room_names_all_its_files() -> None:
     for package in (path.parent for path in sorted(PACKAGE.glob("*/__init__.py"))):
         files = {str(path.relative_to(package)) for path in package.rglob("*.py")}
         assert mapped(package) == {name for name in files if "__" not in name}, package.name
+
+
+def test_the_package_s_map_names_all_rooms() -> None:
+    words = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text())) or ""
+    drawn = re.findall(r"^    ((?:\w+ )+)", words, re.MULTILINE)
+    rooms = {source.room for source in SOURCES} - {"", "__main__"}
+    assert {name for names in drawn for name in names.split()} == rooms | {CORE}
+
+
+def named_in(path: Path, name: str) -> bool:
+    """Whether a file's code, not its prose, says this name."""
+    if path.suffix == ".rs":
+        return path.stem == name.lower() or f"\nmod {name.lower()};" in path.read_text()
+    return any(
+        name in (getattr(node, "id", ""), getattr(node, "name", ""), getattr(node, "value", ""))
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+@pytest.mark.parametrize("name", ["FASGD", "HardSync", "Int8"])
+def test_the_second_of_a_kind_is_known_where_contributing_says(name: str) -> None:
+    """How many files a new one touches. The simulator and the bench try some by name."""
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    (row,) = re.findall(rf"^\| .* \| `{name}` \| (.*) \|$", told, re.MULTILINE)
+    product = [s.path for s in SOURCES if s.room not in {"sim", "bench", "demo"}]
+    files = [*product, *(ROOT / "rust").glob("*/src/**/*.rs")]
+    known = {str(path.relative_to(ROOT)) for path in files if named_in(path, name)}
+    assert known == set(re.findall(r"`(.*?)`", row))
 
 
 def test_production_does_not_know_the_simulator() -> None:
