@@ -57,6 +57,7 @@ def loaded_service() -> ShardService:
             job="test",
         )
     )
+    service._shard.serve(1)
     return service
 
 
