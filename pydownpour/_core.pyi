@@ -417,14 +417,14 @@ class Closed:
         """The sum of their samples."""
     @property
     def staleness(self) -> int:
-        """The largest of theirs."""
+        """The largest of the records', in updates."""
 
 @final
 class PinnedStripe:
     """The published parameters of one stripe: a read-only buffer, pinned while this lives."""
 
     def __len__(self) -> int:
-        """Bytes."""
+        """Bytes of the stripe: four an element."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final

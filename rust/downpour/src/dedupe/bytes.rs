@@ -22,7 +22,7 @@ impl<'a> Words<'a> {
         Some(bytes)
     }
 
-    /// What is left.
+    /// The bytes that were not read yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }

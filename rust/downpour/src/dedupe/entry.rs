@@ -61,7 +61,7 @@ impl Entry {
         self.window.floor()
     }
 
-    /// Bitmaps above it.
+    /// How many bitmaps are kept for pushes above the floor.
     #[must_use]
     pub fn open(&self) -> usize {
         self.window.open()

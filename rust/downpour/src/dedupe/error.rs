@@ -12,7 +12,7 @@ pub enum StateError {
     /// Something else's bytes.
     #[error("magic is {found:#010x}, expected {expected:#010x}: not an exported state")]
     Magic { found: u32, expected: u32 },
-    /// Damaged bytes.
+    /// The bytes are not those that were written.
     #[error("checksum is {stored:#010x}, computed {computed:#010x}: the bytes are damaged")]
     Checksum { stored: u32, computed: u32 },
     /// Written by another version of this library.

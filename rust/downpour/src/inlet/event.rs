@@ -14,9 +14,9 @@ pub struct Frame {
 /// The records of fragments `fragment .. fragment + count` of a push have a definite good answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// The push.
+    /// The push's number, the same at every shard.
     pub push: u64,
-    /// The first of the fragments.
+    /// The first of the fragments, of the whole layout.
     pub fragment: u32,
     /// How many. Zero only when `last` follows a refusal, or for an empty push.
     pub count: u32,
@@ -33,11 +33,11 @@ pub struct Settled {
 /// One record was refused; nothing of it was applied and it is not remembered as done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
-    /// The push.
+    /// The push's number, the same at every shard.
     pub push: u64,
-    /// The fragment.
+    /// Its number in the whole layout.
     pub fragment: u32,
-    /// Why.
+    /// Why, as the REFUSE frame says it.
     pub code: Code,
     /// Non-finite elements, where that is why.
     pub count: u64,

@@ -109,7 +109,7 @@ impl<'a> Gradient<'a> {
         }
     }
 
-    /// Elements.
+    /// How many elements there are.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {

@@ -66,7 +66,7 @@ pub enum Change<'a> {
     Close { round: u64, factor: f32 },
 }
 
-/// One update.
+/// One update, with its number in the shard's one order.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub lsn: u64,

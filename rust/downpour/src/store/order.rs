@@ -27,7 +27,7 @@ pub(super) struct Order {
     horizon: AtomicU64,
 }
 
-/// What has a number.
+/// The numbers that were given.
 struct Decided {
     last: u64,
     /// Numbers that are not published yet, ascending: at most one a thread.
