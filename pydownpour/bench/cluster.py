@@ -11,6 +11,7 @@ import contextlib
 import random
 import secrets
 import struct
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, final
 
@@ -181,7 +182,9 @@ class Pusher:
         self._encoder = Encoder(layout, session.joined)
         self.gradient: Flat = np.full(layout.len, 1e-3, np.float32)
         self._base = session.fetcher.base()
-        self._pushes: list[Push] = []
+        self._pushes: deque[Push] = deque()
+        """Those whose memory no later one has; the oldest first."""
+        self._count = 0
 
     async def push(self) -> None:
         """Push the gradient, and wait until it is acknowledged."""
@@ -189,7 +192,7 @@ class Pusher:
 
     def start_push(self) -> int:
         """Push the gradient; returns the push's index."""
-        index = len(self._pushes) + 1
+        self._count = index = self._count + 1
         push = Push(
             index=index,
             encoded=self._encoded(index),
@@ -204,8 +207,7 @@ class Pusher:
 
     def _encoded(self, index: int) -> EncodedPush:
         """The gradient, encoded once; memory of a settled push only gets another number."""
-        settled = next((push for push in self._pushes if push.is_settled), None)
-        if settled is None:
+        if not (self._pushes and self._pushes[0].is_settled):
             room = self._encoder.room()
             _ = self._encoder.encode(
                 self._encoder.whole(self.gradient),
@@ -216,7 +218,7 @@ class Pusher:
                 count=room.fragments,
             )
             return room
-        room, settled.is_settled = settled.encoded, False  # no longer its own
+        room = self._pushes.popleft().encoded
         view = room.frames(0, room.fragments)
         for at in range(0, room.fragments * room.stride, room.stride):
             SEQ.pack_into(view, at + SEQ_AT, index)

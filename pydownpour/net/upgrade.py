@@ -37,6 +37,8 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
         self._transport: asyncio.Transport | None = None
         self._replaced: asyncio.BaseProtocol | None = None
         self._closed = asyncio.get_running_loop().create_future()
+        self.is_writable = True
+        """False while the peer does not keep up."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.on_lost: Callable[[], None] | None = None
@@ -97,11 +99,6 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
     def is_open(self) -> bool:
         """True until the connection is closing or gone."""
         return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def is_writable(self) -> bool:
-        """False while the peer does not keep up."""
-        return self._writable.is_set()
 
     @property
     def unsent(self) -> int:
@@ -169,10 +166,12 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
 
     def pause_writing(self) -> None:
         """asyncio: the write buffer is full."""
+        self.is_writable = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
         """asyncio: the write buffer has room again."""
+        self.is_writable = True
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,6 +181,7 @@ class StreamProtocol(asyncio.BufferedProtocol, abc.ABC):
             exc = exc.with_traceback(None)
         self.error = self.error or exc
         self._transport = None
+        self.is_writable = True
         self._writable.set()
         if not self._closed.done():
             self._closed.set_result(None)

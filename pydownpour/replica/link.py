@@ -373,13 +373,14 @@ class Link:
 
     def _write_at_once(self, transport: Transport) -> bool:
         """A push that finds the link idle is written here, with no task between; if it is short."""
-        run = self._next_run(transport.records_max)
-        if run is None or self._wake.is_set():
+        found = self._next_run(transport.records_max)
+        if found is None or self._wake.is_set():
             return False
-        part, first, count = run
+        part, first, count = found
         part.send(first, count)
-        if transport.push_at_once(self._run(part, first, count)):
-            return part.next_run() is None
+        run = self._run(part, first, count)
+        if transport.push_at_once(run):
+            return not run.continues
         part.unsend(first, count)
         return False
 
@@ -402,7 +403,7 @@ class Link:
 
     def _next_run(self, records_max: int) -> tuple[Part, int, int] | None:
         """The next records to announce: (part, fragment, count), or None."""
-        if asyncio.get_running_loop().time() < self._held_until:
+        if self._held_until and asyncio.get_running_loop().time() < self._held_until:
             return None
         for part in self.queue:
             run = part.next_run()
@@ -413,18 +414,17 @@ class Link:
 
     def _run(self, part: Part, first: int, count: int) -> Run:
         """The records of fragments first .. first + count - 1 of a push, as they are written."""
-        return Run(self._announcement(part, first, count), part.encoded.frames(first, count), count)
-
-    def _announcement(self, part: Part, first: int, count: int) -> bytes:
-        return frames.push(
+        continues = part.next_run() is not None
+        announcement = frames.push(
             replica=self.replica,
             incarnation=self.incarnation,
             push=part.number,
             fragment=first,
             count=count,
-            continues=part.next_run() is not None,
+            continues=continues,
             notice=part.notice(self.first_open, self.entry.index),
         )
+        return Run(announcement, part.encoded.frames(first, count), count, continues)
 
     # -- what the transport reports --------------------------------------------------------------
 
@@ -441,9 +441,11 @@ class Link:
         if frame.kind == Kind.ACK:
             receipt = frames.receipt(frame)
             self.view = receipt.view
-            self._question(frame, receipt)
-            self.duplicates += frame.count - receipt.applied
-            self._heard = self._heard._replace(lsn=max(self._heard.lsn, frame.version))
+            if receipt.applied != frame.count:
+                self._question(frame, receipt)
+                self.duplicates += frame.count - receipt.applied
+            if frame.version > self._heard.lsn:
+                self._heard = Age(frame.version, self._heard.round)
             self._settle(frame, staleness=receipt.staleness)
         elif frame.kind == Kind.REFUSE:
             self._refused(frame)
@@ -544,7 +546,11 @@ class Link:
 
     def _part(self, answer: _core.Frame) -> Part | None:
         """What the push that an answer is about has open here."""
-        return next((part for part in self.queue if part.number == answer.seq), None)
+        number = answer.seq
+        for part in self.queue:
+            if part.number == number:
+                return part
+        return None
 
     def _settle(
         self,
@@ -557,7 +563,7 @@ class Link:
         if answer.count:
             self._got_somewhere()
         part = self._part(answer)
-        refused_here = () if part is None else part.open_in(answer.fragment, answer.count)
+        refused_here = part.open_in(answer.fragment, answer.count) if refused and part else ()
         if part is not None and (fresh := part.settle(answer.fragment, answer.count)):
             push = part.push
             push.staleness = max(push.staleness, staleness)

@@ -6,6 +6,7 @@ for all its records. Its bytes are the outbox's as long as it is open.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
@@ -97,11 +98,11 @@ class Outbox:
 
     def is_settled(self, index: int) -> bool:
         """True when every push up to ``index`` was made and has a definite answer."""
-        return index <= self._newest and min(self.open, default=index + 1) > index
+        return index <= self._newest and next(iter(self.open), index + 1) > index
 
     def all_settled(self, index: int) -> Until:
         """Every push up to ``index`` was made and answered for by every shard."""
-        return Until(self._standing, lambda: self.is_settled(index))
+        return Until(self._standing, functools.partial(self.is_settled, index))
 
     def in_flight(self, at_most: int) -> Until:
         """At most so many pushes are open."""

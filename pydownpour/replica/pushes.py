@@ -99,10 +99,11 @@ class Part:
 
     def next_run(self) -> tuple[int, int] | None:
         """(fragment, count) of the first records in a row to send; None if there are none."""
-        first = self._state.find(TO_SEND)
+        state = self._state
+        first = state.find(TO_SEND)
         if first < 0:
             return None
-        rest = self._state[first:]
+        rest = state[first:] if first else state
         return self.first + first, len(rest) - len(rest.lstrip(b"\0"))
 
     def send(self, fragment: int, count: int) -> None:
@@ -160,8 +161,11 @@ class Part:
 
     def _places(self, fragment: int, count: int) -> tuple[int, int]:
         """The part of a run that is ours, as (first place, stop)."""
-        first = min(max(fragment - self.first, 0), self.count)
-        return first, max(first, min(fragment + count - self.first, self.count))
+        first = fragment - self.first
+        if 0 <= first and first + count <= self.count:
+            return first, first + count
+        stop = min(max(first + count, 0), self.count)
+        return min(max(first, 0), stop), stop
 
     def notice(self, first_open: int, shard: int) -> PushNotice:
         """What the announcement of (the rest of) this push says to a shard."""

@@ -51,7 +51,7 @@ class Listener(Protocol):
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Run:
     """Records of one push in a row, as they are written.
 
@@ -59,11 +59,13 @@ class Run:
         announcement: The PUSH frame that goes ahead.
         frames: Those of the records.
         count: How many they are.
+        continues: The push has more for the shard.
     """
 
     announcement: bytes
     frames: memoryview
     count: int
+    continues: bool = False
 
     def batches(self, size: int) -> Iterator[memoryview]:
         """The frames, so many bytes at a time: between two there are other things to do."""

@@ -113,7 +113,6 @@ class Rounds:
         self._clocks = Clocks()
         self._view = ClusterView()
         """The one that was made last; its clocks are ours, and move."""
-        self._shown = View()
         self.live_version = 0
         self._next_id = 1
         self._newcomers: set[int] = set()
@@ -138,10 +137,7 @@ class Rounds:
     @property
     def shown(self) -> View:
         """What replicas are told."""
-        shown, least = self._shown, self._clocks.least
-        if (shown.epoch, shown.least_clock, shown.round) != (self.epoch, least, self.round):
-            shown = self._shown = View(self.epoch, least, self.round)
-        return shown
+        return View(self.epoch, self._clocks.least, self._rule.round)
 
     @property
     def view(self) -> ClusterView:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import abc
 import dataclasses
 import heapq
+import math
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias, final
+from typing import Final, Literal, NamedTuple, TypeAlias, final
 
 import msgspec
 import numpy as np
@@ -111,8 +112,7 @@ class Refused:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A push that is taken, and how."""
 
     push: PushInfo
@@ -221,6 +221,10 @@ class Shard:
         A small shard's are small, so that thousands of replicas may be connected to it.
         """
         self.reserved_bytes = 0
+        most = assigned.max_norm
+        self._norm_max = math.inf if most is None else float(np.float32(most))
+        """Beyond it a push says of itself that it is too large; it was rounded to float32 on its
+        way. Its fragments are measured whatever it says."""
 
     def check_epoch(self, epoch: int) -> None:
         """Whether a request of that epoch is ours to serve.
@@ -273,7 +277,7 @@ class Shard:
         Raises:
             WrongEpoch: the shard moves, or has moved.
         """
-        if self.state != "serving":
+        if self._state.now != "serving":
             raise self._elsewhere()
 
     def heard_map(self, shard_map: ShardMap) -> None:
@@ -362,7 +366,7 @@ class Shard:
         code = _VERDICT_CODES.get(verdict)
         if code is not None:
             return Refused(code, self._why(verdict, frame))
-        if self._is_too_large(notice.norm):
+        if notice.norm > self._norm_max:
             return Refused(Code.NORM, f"replica {frame.replica}: {self._too_large(notice.norm)}")
         push = PushInfo(frame.replica, notice.clock, notice.samples, notice.norm, notice.round)
         if verdict == "done":
@@ -373,12 +377,6 @@ class Shard:
         if isinstance(decision, NotYet):
             return Refused(Code.NOT_YET, decision.whom, push)
         return Admitted(push, decision)
-
-    def _is_too_large(self, norm: float) -> bool:
-        """Whether a push says so of itself; its fragments are measured whatever it says."""
-        most = self.assigned.max_norm
-        # It was rounded to float32 on its way.
-        return most is not None and norm > float(np.float32(most))
 
     def _too_large(self, norm: float) -> str:
         return (

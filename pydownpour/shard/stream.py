@@ -254,7 +254,10 @@ class ShardStream(Stream):
                 self._read_or_wait()
                 return
             n = 0
-            self._handle(event)
+            if isinstance(event, _core.Frame) and event.kind != Kind.PUSH:
+                self._control(event)
+            else:
+                self._answer(event)
         self._unfed = n
         self._read_or_wait()
         if len(self._held) <= self.limits.answers_held_max:
@@ -310,12 +313,6 @@ class ShardStream(Stream):
             self._answer(settled)
         self._has_arrived = self._has_answered = False
         self._report = self._loop.call_later(self.limits.ack_every_s, self._report_settled)
-
-    def _handle(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
-        if isinstance(event, _core.Frame) and event.kind != Kind.PUSH:
-            self._control(event)
-        else:
-            self._answer(event)
 
     def _answer(self, event: _core.Frame | _core.Settled | _core.Refusal) -> None:
         answer = self._handler.answer(event)

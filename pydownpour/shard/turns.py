@@ -28,7 +28,8 @@ class Turns:
         self.limits = limits
         self.number = 0
         """Which turn it is, of those in which anything happens."""
-        self._left = self.limits.turn_events_max
+        self._left = limits.turn_events_max
+        self._fragment_size = limits.fragment_size
         self._waiting: deque[Callable[[], object]] = deque()
         self._next: asyncio.Handle | None = None
 
@@ -36,8 +37,9 @@ class Turns:
         """Spend one event, and more for many received bytes; False when this turn has no more."""
         if self._left <= 0:
             return False
-        self._left -= 1 + received // self.limits.fragment_size
-        self._come_again()
+        self._left -= 1 + received // self._fragment_size
+        if self._next is None:
+            self._come_again()
         return True
 
     def later(self, go_on: Callable[[], object]) -> None:
@@ -71,14 +73,15 @@ class Share:
     """One connection's part of each turn."""
 
     def __init__(self, turns: Turns) -> None:
-        self.turns = turns
+        self.turns, self._most = turns, turns.limits.stream_events_max
         self._turn, self._taken = -1, 0
 
     def take(self, received: int = 0) -> bool:
         """Spend one event, and more for many received bytes; False: in another turn."""
-        if self._turn != self.turns.number:
-            self._turn, self._taken = self.turns.number, 0
-        if self._taken >= self.turns.limits.stream_events_max or not self.turns.take(received):
+        turns = self.turns
+        if self._turn != turns.number:
+            self._turn, self._taken = turns.number, 0
+        if self._taken >= self._most or not turns.take(received):
             return False
         self._taken += 1
         return True
