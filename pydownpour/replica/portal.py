@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar, final
 
 from pydownpour.errors import ClosedError
-from pydownpour.replica.standing import Until
+from pydownpour.replica.standing import Elsewhere, Until
 
 T = TypeVar("T")
 
@@ -108,19 +108,18 @@ class LoopThread(Portal):
     def call(self, work: Work) -> Any:
         """Run it there, block here."""
         if isinstance(work, Until):
-            self._watched(work).result()
+            reached: Future[None] = Future()
+            self.post(work.watch, reached)
+            reached.result()
             work.check()
             return None
         return self._submit(work).result()
 
-    def _watched(self, until: Until) -> Future[None]:
-        """Done when it holds: no task of ours stands between the change and who waits."""
-        waiter: Future[None] = Future()
-        self.post(until.watch, waiter)
-        return waiter
-
     async def _held(self, until: Until) -> None:
-        await asyncio.wrap_future(self._watched(until))
+        """No task of ours, nor a lock, stands between the change and who waits."""
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.post(until.watch, Elsewhere(reached))
+        await reached
         until.check()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:

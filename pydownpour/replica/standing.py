@@ -10,14 +10,46 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, final
 
 from pydownpour.errors import ClosedError
 from pydownpour.wire import messages
 from pydownpour.wire.messages import HeartbeatAnswer
 
-Waiter: TypeAlias = "asyncio.Future[None] | concurrent.futures.Future[None]"
-"""Done when what it waits for holds, or nothing more will come."""
+
+class Waiter(Protocol):
+    """Done when what it waits for holds, or nothing more will come: a future of either kind."""
+
+    def done(self) -> bool:
+        """Nobody waits with it any longer."""
+
+    def set_result(self, result: None, /) -> None:
+        """The wait is over."""
+
+
+@final
+class Elsewhere:
+    """A waiter for a task of another thread's loop: one call over there, and no lock.
+
+    Args:
+        reached: What the task awaits, of the loop that runs where this is made.
+    """
+
+    __slots__ = ("_loop", "_reached")
+
+    def __init__(self, reached: asyncio.Future[None]) -> None:
+        self._loop, self._reached = reached.get_loop(), reached
+
+    def done(self) -> bool:
+        """The task has given it up."""
+        return self._reached.done()
+
+    def set_result(self, result: None, /) -> None:
+        """Wake the task, if its loop still runs."""
+        try:
+            self._loop.call_soon_threadsafe(_end, self._reached)
+        except RuntimeError:  # it is closed
+            pass
 
 
 @final
