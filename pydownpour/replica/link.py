@@ -542,7 +542,13 @@ class Link:
         self._held = words
         delay_s = self._holds.next_s()
         self._held_until = loop.time() + delay_s
-        loop.call_later(delay_s, self._wake.set)
+        loop.call_later(delay_s, self._hold_no_more, self._held_until)
+
+    def _hold_no_more(self, until: float) -> None:
+        """A timer may be early by the clock's resolution, and nothing else would wake us later."""
+        if self._held_until == until:
+            self._held_until = 0.0
+        self._wake.set()
 
     def _part(self, answer: _core.Frame) -> Part | None:
         """What the push that an answer is about has open here."""

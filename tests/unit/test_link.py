@@ -7,6 +7,7 @@ import random
 import numpy as np
 
 from pydownpour import _core
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.replica.encoded import EncodedPush
@@ -21,10 +22,10 @@ START, SHARD_LEN = 32, 48
 """The shard owns fragments 2 to 4 of 7."""
 
 
-def make_link() -> Link:
+def make_link(limits: Limits = DEFAULT) -> Link:
     return Link(
         ShardEntry(index=0, url="http://a", start=START, len=SHARD_LEN),
-        lambda entry: Client(entry.url, access=Access()),
+        lambda entry: Client(entry.url, access=Access(), limits=limits),
         replica=1,
         incarnation=1,
         headers={},
@@ -73,6 +74,21 @@ async def test_a_run_carries_the_layout_s_fragments_and_their_base_versions() ->
     sent = np.frombuffer(b"".join(one.payload for one in records), np.float32)
     np.testing.assert_array_equal(sent, np.arange(48, 80))
     assert len(run.frames) == sum(64 + len(one.payload) for one in records)
+
+
+async def test_what_was_turned_down_is_sent_again_when_the_pause_is_over() -> None:
+    """uvloop counts in whole milliseconds: half of its timers are early by the clock."""
+    refusal = frames.refuse(push=1, fragment=2, count=3, code=Code.WINDOW, words="too many")
+    links = [make_link(limits=Limits(backoff_min_s=0.02 + 0.0001 * i)) for i in range(20)]
+    for link in links:
+        push(link, 1)
+        link._wake.clear()
+        for frame in _core.scan_frames(refusal):
+            link.on_frame(frame)
+        assert link._next_run(8) is None
+    for link in links:
+        await link._wake.wait()
+        assert link._next_run(8) is not None
 
 
 async def test_first_open_passes_what_has_all_of_its_answers_and_no_push_before_it() -> None:
