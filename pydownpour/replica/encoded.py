@@ -105,7 +105,7 @@ class Found:
 
 
 def _first(one: int, other: int) -> int:
-    return min((index for index in (one, other) if index >= 0), default=-1)
+    return max(one, other) if min(one, other) < 0 else min(one, other)
 
 
 @final

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias, TypeVar, final
 
 from pydownpour.errors import ClosedError
-from pydownpour.replica.standing import Elsewhere, Until
+from pydownpour.replica.standing import Blocked, Elsewhere, Until
 
 T = TypeVar("T")
 
@@ -108,9 +108,9 @@ class LoopThread(Portal):
     def call(self, work: Work) -> Any:
         """Run it there, block here."""
         if isinstance(work, Until):
-            reached: Future[None] = Future()
+            reached = Blocked()
             self.post(work.watch, reached)
-            reached.result()
+            reached.wait()
             work.check()
             return None
         return self._submit(work).result()

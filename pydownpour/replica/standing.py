@@ -8,7 +8,7 @@ taking part -> over (the job evaluates or is done)   no step counts any more
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import threading
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, final
 
@@ -18,7 +18,7 @@ from pydownpour.wire.messages import HeartbeatAnswer
 
 
 class Waiter(Protocol):
-    """Done when what it waits for holds, or nothing more will come: a future of either kind."""
+    """Done when what it waits for holds, or nothing more will come; a future is one."""
 
     def done(self) -> bool:
         """Nobody waits with it any longer."""
@@ -50,6 +50,29 @@ class Elsewhere:
             self._loop.call_soon_threadsafe(_end, self._reached)
         except RuntimeError:  # it is closed
             pass
+
+
+@final
+class Blocked:
+    """A waiter that blocks its thread: one lock, handed over."""
+
+    __slots__ = ("_closed",)
+
+    def __init__(self) -> None:
+        self._closed = threading.Lock()
+        _ = self._closed.acquire()
+
+    def done(self) -> bool:
+        """It was told."""
+        return not self._closed.locked()
+
+    def set_result(self, result: None, /) -> None:
+        """Let the thread go on."""
+        self._closed.release()
+
+    def wait(self) -> None:
+        """Until that; of the thread."""
+        _ = self._closed.acquire()
 
 
 @final
@@ -207,9 +230,6 @@ class Standing:
 
 
 def _end(waiter: Waiter) -> None:
-    """Whoever waited in another thread may give it up at any moment."""
-    try:  # suppress() costs more than all the rest of this, at every push
-        if not waiter.done():
-            waiter.set_result(None)
-    except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
-        pass
+    """Of its loop's thread, if it is of a loop: nobody else can end it between the two."""
+    if not waiter.done():
+        waiter.set_result(None)
