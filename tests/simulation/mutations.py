@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -80,9 +81,11 @@ def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
     """Put the slow twin in the place of the core's inlet and windows."""
     begin = Shard.__init__
 
-    def __init__(self: Shard, assigned: Any, *policy: Any) -> None:
-        begin(self, msgspec.structs.replace(assigned, max_norm=None), *policy)  # the twin measures
-        self.assigned = assigned
+    def __init__(self: Shard, assigned: Any, *policy: Any, **rest: Any) -> None:
+        measured = msgspec.structs.replace(assigned, max_norm=None)  # by the twin
+        begin(self, measured, *policy, **rest)
+        self.assigned, most = assigned, assigned.max_norm
+        self._norm_max = math.inf if most is None else float(np.float32(most))
         codec = None if assigned.codec is None else codecs.of(*assigned.codec)
         self.store = twin.Shard(  # type: ignore[assignment]
             self.store, rules or twin.Rules(), codec, max_norm=assigned.max_norm
