@@ -348,13 +348,14 @@ class Link:
             while True:
                 transport.check()
                 self._wake.clear()
-                if self.fetch_wanted is not None and not self.fetch_sent:
+                if self.fetch_wanted is not None and self._may_fetch(transport):
                     self.fetch_sent = True
                     now = self._fetching
                     now.begun_at = Age(self._heard.lsn, max(self._heard.round, now.rounds))
-                    await transport.fetch(
+                    if not await transport.fetch(
                         self.fetch_wanted, self.known.lsn, now.first, now.rounds, now.clock
-                    )
+                    ):
+                        self.fetch_sent = False
                     continue
                 run = self._next_run(transport.records_max)
                 if run is None:
@@ -370,6 +371,18 @@ class Link:
                     part.take_back(first, count)
         finally:
             watch.stop()
+
+    def _may_fetch(self, transport: Transport) -> bool:
+        """Whether the fetch that is wanted may be asked for now.
+
+        Where requests are answered in turn, one that waits for others must not keep from them what
+        they may be waiting for: what is to be pushed goes first, however often it is tried.
+        """
+        if self.fetch_sent:
+            return False
+        waits = bool(self._fetching.rounds or self._fetching.clock)
+        in_turn = waits and not transport.is_pipelined
+        return not (in_turn and any(part.next_run() for part in self.queue))
 
     def _write_at_once(self, transport: Transport) -> bool:
         """A push that finds the link idle is written here, with no task between; if it is short."""

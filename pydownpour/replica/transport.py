@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,9 @@ class Transport(Protocol):
         bytes_sent, bytes_received: By this connection so far.
     """
 
+    is_pipelined: ClassVar[bool]
+    """Several questions may be asked before the first is answered."""
+
     bytes_sent: int
     bytes_received: int
 
@@ -109,11 +112,11 @@ class Transport(Protocol):
     async def push(self, run: Run) -> bool:
         """Send records. False: something on the way has no room for so many; send them again."""
 
-    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> None:
+    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> bool:
         """Ask for what changed after LSN ``since``, from a fragment on.
 
         It is answered when so many rounds are closed, and every live replica has announced so many
-        steps.
+        steps. False: it still waits for that, and is to be asked for again.
         """
 
 
@@ -165,6 +168,8 @@ class StreamTransport(StreamProtocol):
         listener: Told of everything else.
         patience_s: For the stream to open.
     """
+
+    is_pipelined: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -266,13 +271,14 @@ class StreamTransport(StreamProtocol):
             self.check()
         return True
 
-    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> None:
+    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> bool:
         """One frame; the answer comes by itself."""
         self.check()
         self._landing.begin()
         self.write(
             frames.fetch(request=request, since=since, first=first, rounds=rounds, clock=clock)
         )
+        return True
 
 
 @final
@@ -286,6 +292,8 @@ class PostTransport:
         listener: Told of everything else.
         pieces: How many records a body carries; outlives connections.
     """
+
+    is_pipelined: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -381,10 +389,10 @@ class PostTransport:
             error, size, self._pieces.count,
         )  # fmt: skip
 
-    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> None:
+    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> bool:
         """Read the answer into the target as it comes.
 
-        One that waits for others is held by the shard for a while, and asked for again.
+        The shard holds one that waits for others for a while, and then says that it still does.
         """
 
         def heard(size: int) -> None:
@@ -392,18 +400,18 @@ class PostTransport:
             self.bytes_received += size
 
         self._landing.begin()
-        age: Age | None = None
-        while age is None:
-            age = await receive(
-                self._client,
-                self._landing.values,
-                self._headers,
-                inlet=self._landing.inlet,
-                since=since,
-                first=first,
-                query=f"&rounds={rounds}&clock={clock}" if rounds or clock else "",
-                heard=heard,
-                begins=self._listener.fetch_begins,
-                waits=self._listener.on_frame,
-            )
-        self._listener.fetch_done(age)
+        age = await receive(
+            self._client,
+            self._landing.values,
+            self._headers,
+            inlet=self._landing.inlet,
+            since=since,
+            first=first,
+            query=f"&rounds={rounds}&clock={clock}" if rounds or clock else "",
+            heard=heard,
+            begins=self._listener.fetch_begins,
+            waits=self._listener.on_frame,
+        )
+        if age is not None:
+            self._listener.fetch_done(age)
+        return age is not None
