@@ -24,7 +24,8 @@ def test_every_fault_is_in_a_plan() -> None:
 
 
 def test_a_swarm_may_draw_everything_a_job_can_survive() -> None:
-    honest = set(FAULTS) - {"doom", "hostile"}
+    """But moves, which nobody's fault is: they have a plan of their own."""
+    honest = set(FAULTS) - {"doom", "hostile", "move"}
     assert {dose.fault for dose in PLANS["swarm"].doses} == honest
 
 
@@ -50,12 +51,14 @@ def test_wrong_names_and_numbers_are_refused_in_words() -> None:
 def test_each_fault_strikes_and_is_named_in_the_trace(fault: FaultName) -> None:
     trace = Trace(keep=True)
     world = swarm.world(3, "calm", trace)
-    dose = Dose(fault, 0.3, (0.1, 0.5), "coordinator" if fault == "disk" else "replicas")
+    targets = {"disk": "coordinator", "move": "shards"}.get(fault, "replicas")
+    dose = Dose(fault, 0.3, (0.1, 0.5), targets)  # type: ignore[arg-type]
     object.__setattr__(world.settings, "faults", FaultPlan(fault, (dose,)))
     world.run()
     struck = [who for _, kind, who, _ in trace.kept or () if kind == "fault"]
     assert struck
-    assert all(who.startswith(f"{fault} {dose.targets.rstrip('s')}") for who in struck)
+    named = {f"{fault} {targets.rstrip('s')}"} | ({"kill shard"} if fault == "move" else set())
+    assert all(who.startswith(tuple(named)) for who in struck), struck
     assert world.checks.violations == []
 
 
