@@ -176,8 +176,8 @@ def sim(
     time and the network are simulated. The same seed and settings give the same trace hash on
     every machine, so what went wrong once can be looked at as often as you like.
     Fault plans: calm, kill, power, pause, zombie, slow, links, partition, oneway, estranged,
-    asleep, reset, forget, clog, skew, swizzle, churn, disk, hostile, swarm (each seed draws its own
-    mix), doom (the job must fail, in words).
+    asleep, reset, forget, clog, skew, swizzle, churn, disk, hostile, moves (of shards, while
+    replicas train), swarm (each seed draws its own mix), doom (the job must fail, in words).
     Exit code 0: every run ended well and every check held.
     """
     options = SimOptions(**settings)
