@@ -221,7 +221,9 @@ class Oracle:
                 one.marks.append(Mark(e, float(amounts[e]), part, e // link.fragment_len))
                 users = self._by_element.setdefault(e, [])
                 users.append(one)
-                if is_late and len(users) == 1:
+                if len(users) > 1:
+                    self._frozen.pop(e, None)  # nobody could say whose change it is
+                elif is_late:
                     self._frozen[e] = (0.0, one)
         life.pushed.append(one)
         self._open[one] = None
