@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Final, Literal, final
 
 from pydownpour import config
 from pydownpour.errors import ConfigError
@@ -94,6 +94,12 @@ class _Replica(ReplicaRule):
         return Actions(push=True, fetch=True, wait=True, after_round=True)
 
 
+LATE_PATIENCE_S: Final = 2.0
+"""How long a round waits for the own gradient of a replica whose last one came too late for the
+round before. It may be waiting for another shard's round meanwhile, and that one, the other way
+round, for somebody whom only this one keeps: what this breaks is a circle."""
+
+
 @final
 class _Shard(ShardRule):
     combines = True
@@ -103,6 +109,10 @@ class _Shard(ShardRule):
         self.mean = settings.combine == "mean"
         self._given: set[int] = set()
         """Replicas whose gradient for the open round is here."""
+        self._late: set[int] = set()
+        """Those whose gradient for an earlier round is in it."""
+        self._owed_since: float | None = None
+        """When nothing was missing any more but what those still owe."""
         self._holds = False
         """Something is in the open round, be it late."""
 
@@ -121,19 +131,27 @@ class _Shard(ShardRule):
     def arrived(self, push: PushInfo) -> None:
         """One less to wait for, unless it was made for an earlier round."""
         self._holds = True
-        if push.round >= self.round:
-            self._given.add(push.replica)
+        (self._given if push.round >= self.round else self._late).add(push.replica)
 
     def due(self, view: ClusterView, now: float) -> Wait | None:
-        """When every live replica gave its gradient."""
+        """When every live replica gave its gradient; late ones are waited for a while only."""
         is_first = self.round == 0 and len(self._given) < self._settings.replicas
-        if not self._holds or is_first or self._missing(view):
+        missing = self._missing(view)
+        if not self._holds or is_first or not self._late.issuperset(missing):
+            self._owed_since = None
             return Wait(self._words(view))
-        return None
+        if missing and self._owed_since is None:
+            self._owed_since = now
+        if not missing or self._owed_since is None:
+            return None
+        until = self._owed_since + LATE_PATIENCE_S
+        return Wait(self._words(view), until) if now < until else None
 
     def closed(self) -> None:
         super().closed()
         self._given.clear()
+        self._late.clear()
+        self._owed_since = None
         self._holds = False
 
     def _missing(self, view: ClusterView) -> list[int]:
@@ -151,9 +169,11 @@ class _Shard(ShardRule):
         return f"round {self.round} waits for a gradient"
 
     def export(self) -> dict[str, Any]:
-        return {**super().export(), "given": sorted(self._given), "holds": self._holds}
+        given, late = sorted(self._given), sorted(self._late)
+        return {**super().export(), "given": given, "late": late, "holds": self._holds}
 
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
         self._given = {int(one) for one in state["given"]}
+        self._late = {int(one) for one in state["late"]}
         self._holds = bool(state["holds"])

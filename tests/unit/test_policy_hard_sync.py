@@ -8,7 +8,7 @@ import pytest
 
 from pydownpour.errors import ConfigError
 from pydownpour.policy import Accumulate, Actions, ClusterView, NotYet, PushInfo, ShardRule, Wait
-from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.hard_sync import LATE_PATIENCE_S, HardSync
 
 
 def push(replica: int, round: int = 0, samples: int = 8) -> PushInfo:
@@ -91,6 +91,26 @@ def test_a_late_gradient_is_added_and_its_replica_still_owes_one(view: ClusterVi
     assert (rule.due(view, 0.0) is None) == (2 not in view.live)
     rule.arrived(push(2, round=1))
     assert rule.due(view, 0.0) is None
+
+
+def test_what_a_late_replica_owes_is_waited_for_no_longer_than_a_circle_of_shards_may_last() -> (
+    None
+):
+    rule = HardSync().shard()
+    rule.arrived(push(1))
+    rule.closed()
+    rule.arrived(push(2, round=0))
+    assert rule.due(live(1, 2), 5.0) == Wait("round 1 waits for replicas 1 and 2")
+    rule.arrived(push(1, round=1))
+    owed = Wait("round 1 waits for replica 2", 9.0 + LATE_PATIENCE_S)
+    assert rule.due(live(1, 2), 9.0) == owed
+    assert rule.due(live(1, 2), 10.9) == owed
+    assert rule.due(live(1, 2, 3), 10.9) == Wait("round 1 waits for replicas 2 and 3")
+    assert isinstance(rule.due(live(1, 2), 11.5), Wait), "it begins anew"
+    assert rule.due(live(1, 2), 13.5) is None
+    rule.closed()
+    rule.arrived(push(1, round=2))
+    assert rule.due(live(1, 2), 99.0) == Wait("round 2 waits for replica 2"), "who is not late"
 
 
 def test_shards_that_hear_of_a_newcomer_at_different_moments_are_level_after_its_next_round() -> (

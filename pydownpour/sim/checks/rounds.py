@@ -29,18 +29,22 @@ class RoundsAreWhole(Check):
         self._policy = policy if isinstance(policy, HardSync) else None
         self._given: dict[int, set[int]] = {}
         """By shard, whichever process has it: a round goes on where it moves."""
+        self._late: dict[int, set[int]] = {}
+        """Those whose gradient for an earlier round is in the open one."""
         self._last: dict[Life, Push] = {}
         self._wrong: list[str] = []
 
     def shard_loaded(self, shard: Shard) -> None:
         if self._policy is not None:
             self._given.setdefault(shard.assigned.index, set())
+            self._late.setdefault(shard.assigned.index, set())
             shard.rounds.on_event = lambda event, push: self._happened(shard, event, push)
 
     def _happened(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
         assert self._policy is not None
         given, open_round = self._given[shard.assigned.index], shard.rounds.round
-        missing = set(shard.rounds.view.live) - given
+        late = self._late[shard.assigned.index]
+        missing = set(shard.rounds.view.live) - given - late
         where = f"shard {shard.assigned.index}, round {open_round}"
         if event == "closing":
             is_last = self.world.coordinator is None or self.world.coordinator.job.is_over
@@ -49,6 +53,9 @@ class RoundsAreWhole(Check):
             if open_round == 0 and len(given) < self._policy.replicas and not is_last:
                 self._wrong.append(f"{where}: closed with {len(given)} of {self._policy.replicas}")
             given.clear()
+            late.clear()
+        elif push is not None and push.round < open_round and event == "arrived":
+            late.add(push.replica)
         elif push is not None and push.round >= open_round:
             before = sorted(one for one in missing if one < push.replica)
             if event == "arrived":
