@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import final
 
 from pydownpour.policy import PushInfo
-from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.hard_sync import LATE_PATIENCE_S, HardSync
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.rounds import Event
 from pydownpour.shard.state import Shard
@@ -30,7 +31,10 @@ class RoundsAreWhole(Check):
         self._given: dict[int, set[int]] = {}
         """By shard, whichever process has it: a round goes on where it moves."""
         self._late: dict[int, set[int]] = {}
-        """Those whose gradient for an earlier round is in the open one."""
+        """Those whose gradient for an earlier round is in the open one: what they owe to it is
+        waited for, and not for ever."""
+        self._changed_at: dict[int, float] = {}
+        """When somebody else was last missing no more."""
         self._last: dict[Life, Push] = {}
         self._wrong: list[str] = []
 
@@ -44,7 +48,10 @@ class RoundsAreWhole(Check):
         assert self._policy is not None
         given, open_round = self._given[shard.assigned.index], shard.rounds.round
         late = self._late[shard.assigned.index]
-        missing = set(shard.rounds.view.live) - given - late
+        missing, now = set(shard.rounds.view.live) - given, asyncio.get_running_loop().time()
+        since = self._changed_at.get(shard.assigned.index, 0.0)
+        if missing <= late and now - since >= LATE_PATIENCE_S - 1e-6:
+            missing = set()
         where = f"shard {shard.assigned.index}, round {open_round}"
         if event == "closing":
             is_last = self.world.coordinator is None or self.world.coordinator.job.is_over
@@ -55,10 +62,14 @@ class RoundsAreWhole(Check):
             given.clear()
             late.clear()
         elif push is not None and push.round < open_round and event == "arrived":
+            if push.replica not in given | late:
+                self._changed_at[shard.assigned.index] = now
             late.add(push.replica)
         elif push is not None and push.round >= open_round:
             before = sorted(one for one in missing if one < push.replica)
             if event == "arrived":
+                if push.replica not in given | late:
+                    self._changed_at[shard.assigned.index] = now
                 given.add(push.replica)
             elif self._policy.ordered and before:
                 self._wrong.append(f"{where}: {push.replica} was added before {before}")
