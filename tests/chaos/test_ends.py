@@ -117,7 +117,7 @@ def test_nothing_that_a_replica_started_outlives_the_run(
         processes = [*run.descendants(), *map(psutil.Process, pids)]
         run.signal(number)
         gone(processes, "the run's processes and what they started")
-        run.wait()
+        assert run.wait() == (130 if number == signal.SIGTERM else -signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)

@@ -101,6 +101,10 @@ def test_the_parameters_are_read_where_they_are_when_the_job_ends(at: float) -> 
     world = small_world(latency_s=0.002)
     world.loop.at(at, world.move_shard, 0)
     run_alive(world)
+    states = [service.shard and service.shard.state for service in world.shard_services[0]]
+    assert states.count("serving") == 1
+    assert states.index("serving") + 1 == lives(world)[0], "the one that the map names"
+    assert world.report["pushes"]["applied"] == 24
 
 
 @pytest.mark.parametrize("asleep_s", [0.5, 3.0, 8.0])
@@ -118,3 +122,6 @@ def test_the_old_process_stands_still_while_it_gives(asleep_s: float) -> None:
     for after in (0.2, 0.4, 0.5):
         world.loop.at(1.5 + after, sleep)
     run_alive(world)
+    assert world.coordinator is not None
+    assert world.coordinator.job.places.epoch == 2, "late, but it moved"
+    assert lives(world) == [2, 1]
