@@ -12,6 +12,7 @@ import asyncio
 import bisect
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, final
 
@@ -39,10 +40,12 @@ class Clocks:
         self.of: dict[int, int] = {}
         """Steps by replica."""
         self._ids: list[int] = []
+        self._members: set[int] = set()
+        """The same ids."""
         self._live: tuple[int, ...] | None = ()
+        self._holders: Counter[int] = Counter()
+        """How many live replicas have each clock: few clocks, however many replicas."""
         self._least: int | None = 0
-        self._at_least = 0
-        """Live replicas whose clock is the least."""
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -55,9 +58,7 @@ class Clocks:
     def least(self) -> int:
         """0 while no live replica has announced any."""
         if self._least is None:
-            clocks = [self.of[one] for one in self._ids if one in self.of]
-            self._least = min(clocks, default=0)
-            self._at_least = clocks.count(self._least)
+            self._least = min(self._holders, default=0)
         return self._least
 
     def announced(self, replica: int, clock: int) -> bool:
@@ -66,23 +67,32 @@ class Clocks:
         if before == clock:
             return False
         self.of[replica] = clock
-        if before is not None and before == self._least and clock > before and self._at_least > 1:
-            self._at_least -= 1
-        elif before is None or before == self._least or clock < before:
-            self._least = None
+        if replica in self._members:
+            if before is not None:
+                self._holders[before] -= 1
+                if not self._holders[before]:
+                    del self._holders[before]
+            self._holders[clock] += 1
+            if before is None or clock < before or before not in self._holders:
+                self._least = None
         return True
 
     def joined(self, replica: int) -> None:
         """It is live from now on."""
         bisect.insort(self._ids, replica)
+        self._members.add(replica)
+        if replica in self.of:
+            self._holders[self.of[replica]] += 1
         self._live = self._least = None
 
     def heard(self, live: Iterable[int]) -> None:
         """These are live, ascending, and nobody else: the others have no clock any more."""
         self._ids = list(live)
+        self._members = set(self._ids)
         self._live = self._least = None
-        for gone in self.of.keys() - set(self._ids):
+        for gone in self.of.keys() - self._members:
             del self.of[gone]
+        self._holders = Counter(self.of.values())
 
     def behind(self, clock: int) -> list[int]:
         """Live replicas that have announced fewer steps."""
