@@ -41,7 +41,7 @@ from pydownpour.net.client import Client
 from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.retry import Backoff
 from pydownpour.replica.pieces import Pieces
-from pydownpour.replica.pushes import Part, Push
+from pydownpour.replica.pushes import Portion, Push
 from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
 from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import Age, Code, Kind, View
@@ -113,8 +113,8 @@ class Link:
         """What the shard had applied, and closed, by then is in ``values``."""
         self.view = View()
         """What the shard has said of the cluster."""
-        self.queue: deque[Part] = deque()
-        """Parts with open records, oldest first."""
+        self.queue: deque[Portion] = deque()
+        """Portions with open records, oldest first."""
         self.fetch_wanted: int | None = None
         """Number of the fetch in progress."""
         self.fetch_sent = False
@@ -164,10 +164,10 @@ class Link:
     # -- what the session asks -----------------------------------------------------------------
 
     def push(self, push: Push) -> None:
-        """Queue this shard's part of a push."""
-        part = Part(push, self.fragments)
-        push.parts.append(part)
-        self.queue.append(part)
+        """Queue this shard's portion of a push."""
+        portion = Portion(push, self.fragments)
+        push.portions.append(portion)
+        self.queue.append(portion)
         if self._idle is None or not self._write_at_once(self._idle):
             self._wake.set()
 
@@ -225,7 +225,7 @@ class Link:
     @property
     def open_records(self) -> int:
         """Records without a definite answer."""
-        return sum(part.open for part in self.queue)
+        return sum(portion.open for portion in self.queue)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes (sent, received) so far, the open connection's included."""
@@ -328,8 +328,8 @@ class Link:
         self._held = ""
 
     def _open_transport(self) -> Transport:
-        for part in self.queue:
-            part.rewind()
+        for portion in self.queue:
+            portion.rewind()
         self.fetch_sent = False
         if self._held_until == math.inf:
             self._held_until = 0.0  # who would have asked for it is gone
@@ -365,10 +365,10 @@ class Link:
                     finally:
                         self._idle = None
                     continue
-                part, first, count = run
-                part.send(first, count)
-                if not await transport.push(self._run(part, first, count)):
-                    part.take_back(first, count)
+                portion, first, count = run
+                portion.send(first, count)
+                if not await transport.push(self._run(portion, first, count)):
+                    portion.take_back(first, count)
         finally:
             watch.stop()
 
@@ -382,19 +382,19 @@ class Link:
             return False
         waits = bool(self._fetching.rounds or self._fetching.clock)
         in_turn = waits and not transport.is_pipelined
-        return not (in_turn and any(part.next_run() for part in self.queue))
+        return not (in_turn and any(portion.next_run() for portion in self.queue))
 
     def _write_at_once(self, transport: Transport) -> bool:
         """A push that finds the link idle is written here, with no task between; if it is short."""
         found = self._next_run(transport.records_max)
         if found is None or self._wake.is_set():
             return False
-        part, first, count = found
-        part.send(first, count)
-        run = self._run(part, first, count)
+        portion, first, count = found
+        portion.send(first, count)
+        run = self._run(portion, first, count)
         if transport.push_at_once(run):
             return not run.continues
-        part.unsend(first, count)
+        portion.unsend(first, count)
         return False
 
     def _watch(self, transport: Transport) -> Watch:
@@ -414,30 +414,30 @@ class Link:
 
         return Watch(Pace(self.limits.ack_timeout_s), moved, give_up)
 
-    def _next_run(self, records_max: int) -> tuple[Part, int, int] | None:
-        """The next records to announce: (part, fragment, count), or None."""
+    def _next_run(self, records_max: int) -> tuple[Portion, int, int] | None:
+        """The next records to announce: (portion, fragment, count), or None."""
         if self._held_until and asyncio.get_running_loop().time() < self._held_until:
             return None
-        for part in self.queue:
-            run = part.next_run()
+        for portion in self.queue:
+            run = portion.next_run()
             if run is not None:
                 fragment, count = run
-                return part, fragment, min(count, records_max)
+                return portion, fragment, min(count, records_max)
         return None
 
-    def _run(self, part: Part, first: int, count: int) -> Run:
+    def _run(self, portion: Portion, first: int, count: int) -> Run:
         """The records of fragments first .. first + count - 1 of a push, as they are written."""
-        continues = part.next_run() is not None
+        continues = portion.next_run() is not None
         announcement = frames.push(
             replica=self.replica,
             incarnation=self.incarnation,
-            push=part.number,
+            push=portion.number,
             fragment=first,
             count=count,
             continues=continues,
-            notice=part.notice(self.first_open, self.entry.index),
+            notice=portion.notice(self.first_open, self.entry.index),
         )
-        return Run(announcement, part.encoded.frames(first, count), count, continues)
+        return Run(announcement, portion.encoded.frames(first, count), count, continues)
 
     # -- what the transport reports --------------------------------------------------------------
 
@@ -479,8 +479,8 @@ class Link:
     def _question(self, ack: _core.Frame, receipt: frames.Receipt) -> None:
         """A record that was sent once cannot have been applied before: it is applied nowhere."""
         duplicates = ack.count - receipt.applied
-        part = self._part(ack)
-        if duplicates > (part.in_doubt(ack.fragment, ack.count) if part else 0):
+        portion = self._portion(ack)
+        if duplicates > (portion.in_doubt(ack.fragment, ack.count) if portion else 0):
             raise JobFailed(
                 f"{self.describe()} calls {duplicates} of the fragments {ack.fragment} to "
                 f"{ack.fragment + ack.count - 1} of push {ack.seq} duplicates, and replica "
@@ -540,9 +540,9 @@ class Link:
 
         On a stream it says itself when it takes what was NOT_YET.
         """
-        code, part = Code(frame.aux), self._part(frame)
-        if part is not None:
-            part.take_back(frame.fragment, frame.count)
+        code, portion = Code(frame.aux), self._portion(frame)
+        if portion is not None:
+            portion.take_back(frame.fragment, frame.count)
         if code is Code.NOT_YET and not self.fallback:
             self._held, self._held_until = words, math.inf
             return
@@ -563,12 +563,12 @@ class Link:
             self._held_until = 0.0
         self._wake.set()
 
-    def _part(self, answer: _core.Frame) -> Part | None:
+    def _portion(self, answer: _core.Frame) -> Portion | None:
         """What the push that an answer is about has open here."""
         number = answer.seq
-        for part in self.queue:
-            if part.number == number:
-                return part
+        for portion in self.queue:
+            if portion.number == number:
+                return portion
         return None
 
     def _settle(
@@ -581,20 +581,20 @@ class Link:
     ) -> None:
         if answer.count:
             self._got_somewhere()
-        part = self._part(answer)
-        refused_here = part.open_in(answer.fragment, answer.count) if refused and part else ()
-        if part is not None and (fresh := part.settle(answer.fragment, answer.count)):
-            push = part.push
+        portion = self._portion(answer)
+        refused_here = portion.open_in(answer.fragment, answer.count) if refused and portion else ()
+        if portion is not None and (fresh := portion.settle(answer.fragment, answer.count)):
+            push = portion.push
             push.staleness = max(push.staleness, staleness)
             if refused:
                 push.refused_fragments += refused_here
                 push.refused += fresh
                 push.reason = push.reason or refused
                 push.by_policy = by_policy
-            if part.open == 0:
-                self.queue.remove(part)
-                self._answered = max(self._answered, part.number)
-                push.open_parts -= 1
+            if portion.open == 0:
+                self.queue.remove(portion)
+                self._answered = max(self._answered, portion.number)
+                push.open_portions -= 1
             self.on_answered(push)
         if self.queue:
             self._wake.set()

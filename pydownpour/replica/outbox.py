@@ -59,7 +59,7 @@ class Outbox:
         if push.reason:
             self._settled(push)
             return
-        push.open_parts = len(self._links)
+        push.open_portions = len(self._links)
         self.open[push.index] = push
         for link in self._links:
             link.push(push)
@@ -67,7 +67,7 @@ class Outbox:
 
     def answered(self, push: Push) -> None:
         """A shard has answered for some of it."""
-        if push.open_parts == 0:
+        if push.open_portions == 0:
             del self.open[push.index]
             self._settled(push)
         else:

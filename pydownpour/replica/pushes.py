@@ -46,8 +46,8 @@ class Push:
         samples: Samples in it.
         norm: Its L2 norm over all shards.
         leases: The units whose gradients are in it, by their leases.
-        parts: Its records at each shard, once the links have it.
-        open_parts: Shards that have not answered for all their records.
+        portions: Its records at each shard, once the links have it.
+        open_portions: Shards that have not answered for all their records.
         is_settled: Every record has its definite answer, or none was sent.
         refused: Records refused, over all shards.
         staleness: The largest reported.
@@ -64,8 +64,8 @@ class Push:
     samples: int
     norm: float
     leases: tuple[int, ...] = ()
-    parts: list[Part] = dataclasses.field(default_factory=list)
-    open_parts: int = 0
+    portions: list[Portion] = dataclasses.field(default_factory=list)
+    open_portions: int = 0
     is_settled: bool = False
     refused: int = 0
     staleness: int = 0
@@ -80,8 +80,8 @@ SETTLED: Final = 2
 
 
 @final
-class Part:
-    """The records of a push at one shard: its fragments first .. first + count - 1."""
+class Portion:
+    """A push at one shard: the records of its fragments first .. first + count - 1."""
 
     __slots__ = ("_doubt", "_state", "count", "encoded", "first", "number", "open", "push")
 

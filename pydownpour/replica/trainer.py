@@ -22,7 +22,7 @@ from pydownpour.replica.guard import Guard
 from pydownpour.replica.local_copy import LocalCopy
 from pydownpour.replica.memory import PushMemory
 from pydownpour.replica.portal import Portal, Work
-from pydownpour.replica.pushes import Base, Part, Push
+from pydownpour.replica.pushes import Base, Portion, Push
 from pydownpour.replica.session import Session
 from pydownpour.replica.standing import Until
 from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
@@ -329,19 +329,21 @@ class Trainer:
 
     def _encode_behind(self, before: Push, encode: Callable[[int, int], None]) -> Steps[None]:
         """Encode each fragment when the push before, in the same memory, has its answer for it."""
-        done: dict[Part, int] = {}
+        done: dict[Portion, int] = {}
 
         def more() -> bool:
-            parts = before.parts
-            return before.is_settled or any(part.answered > done.get(part, 0) for part in parts)
+            portions = before.portions
+            return before.is_settled or any(
+                portion.answered > done.get(portion, 0) for portion in portions
+            )
 
         while sum(done.values()) < self.encoder.fragments and not before.refused:
             yield Until(self.standing, more)
-            for part in before.parts:
-                first, answered = done.get(part, 0), part.answered
+            for portion in before.portions:
+                first, answered = done.get(portion, 0), portion.answered
                 if answered > first and not before.refused:
-                    encode(part.first + first, answered - first)
-                    done[part] = answered
+                    encode(portion.first + first, answered - first)
+                    done[portion] = answered
 
     def _post(
         self, arrays: _core.Arrays, accrued: Accrued, room: EncodedPush, found: Found

@@ -355,9 +355,9 @@ async def hear(listed: list[bytes]) -> Link:
         rng=random.Random(0),
     )
     encoded = EncodedPush(64 * len(link.fragments) + 4 * LENGTH, 64 + 4 * FRAGMENT_LEN, 1)
-    link.push(Push(1, encoded, Base(link.versions, (0,)), 1, 1, 0.0, open_parts=1))
-    for part in link.queue:
-        part.send(part.first, part.count)
+    link.push(Push(1, encoded, Base(link.versions, (0,)), 1, 1, 0.0, open_portions=1))
+    for portion in link.queue:
+        portion.send(portion.first, portion.count)
     for data in listed:
         for frame in _core.scan_frames(data):
             with contextlib.suppress(DownpourError):

@@ -35,7 +35,7 @@ from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.link import Link
 from pydownpour.replica.memory import PushMemory
 from pydownpour.replica.outbox import Outbox
-from pydownpour.replica.pushes import Part
+from pydownpour.replica.pushes import Portion
 from pydownpour.replica.session import Session
 from pydownpour.replica.trainer import Trainer
 from pydownpour.replica.work import Leases
@@ -119,7 +119,7 @@ def no_fence(patch: Patch) -> None:
 
 
 def no_resend(patch: Patch) -> None:
-    patch.setattr(Part, "rewind", lambda self: None)
+    patch.setattr(Portion, "rewind", lambda self: None)
 
 
 FRAGMENT_FIELDS: Final = (
@@ -154,10 +154,10 @@ def resend_under_new_numbers(patch: Patch) -> None:
     fresh = itertools.count(1_000_000)
 
     def renumbered(self: Link) -> Any:
-        for part in self.queue:
-            if part.open == part.count and part.sent:
-                part.number = next(fresh)
-                part.encoded = renumber(part.encoded, part.number)
+        for portion in self.queue:
+            if portion.open == portion.count and portion.sent:
+                portion.number = next(fresh)
+                portion.encoded = renumber(portion.encoded, portion.number)
         return open_transport(self)
 
     patch.setattr(Link, "_open_transport", renumbered)
@@ -269,9 +269,11 @@ def lost_settlement(patch: Patch) -> None:
     open_transport = Link._open_transport
 
     def settled(self: Link) -> Any:
-        for part in list(self.queue):
-            if part.sent:
-                answer = SimpleNamespace(seq=part.number, fragment=part.first, count=part.sent)
+        for portion in list(self.queue):
+            if portion.sent:
+                answer = SimpleNamespace(
+                    seq=portion.number, fragment=portion.first, count=portion.sent
+                )
                 self._settle(answer)  # type: ignore[arg-type]
         return open_transport(self)
 

@@ -47,10 +47,10 @@ def push(link: Link, number: int) -> Push:
         encoded.memory, dtype=1, fragment_len=FRAGMENT_LEN, first=0, count=7, replica=1,
         incarnation=1, push=number, versions=base.versions,
     )  # fmt: skip
-    one = Push(number, encoded, base, 1, 1, 0.0, open_parts=1)
+    one = Push(number, encoded, base, 1, 1, 0.0, open_portions=1)
     link.push(one)
-    part = link.queue[-1]
-    part.send(part.first, part.count)
+    portion = link.queue[-1]
+    portion.send(portion.first, portion.count)
     return one
 
 

@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydownpour.replica.encoded import EncodedPush
-from pydownpour.replica.pushes import Base, Part, Push
+from pydownpour.replica.pushes import Base, Portion, Push
 
 
-def make_part(count: int) -> Part:
+def make_portion(count: int) -> Portion:
     """A push's records at a shard that owns the fragments from 11 on."""
     push = Push(1, EncodedPush(64, 64, 1), Base(rounds=(4,)), 1, 1, 0.0)
-    return Part(push, range(11, 11 + count))
+    return Portion(push, range(11, 11 + count))
 
 
-def runs(part: Part) -> Iterator[tuple[int, int]]:
+def runs(portion: Portion) -> Iterator[tuple[int, int]]:
     """Send everything there is to send."""
-    while (run := part.next_run()) is not None:
-        part.send(*run)
+    while (run := portion.next_run()) is not None:
+        portion.send(*run)
         yield run
 
 
@@ -27,13 +27,13 @@ def runs(part: Part) -> Iterator[tuple[int, int]]:
     answers=st.lists(st.tuples(st.integers(1, 70), st.integers(0, 20)), max_size=12),
 )
 def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) -> None:
-    part, model = make_part(count), set(range(11, 11 + count))
+    portion, model = make_portion(count), set(range(11, 11 + count))
     for fragment, length in answers:
         expected = model & set(range(fragment, fragment + length))
-        assert part.settle(fragment, length) == len(expected)
+        assert portion.settle(fragment, length) == len(expected)
         model -= expected
-        assert part.open == len(model)
-        settled = {fragment for fragment in range(11, 11 + count) if part.is_settled(fragment)}
+        assert portion.open == len(model)
+        settled = {fragment for fragment in range(11, 11 + count) if portion.is_settled(fragment)}
         assert settled == set(range(11, 11 + count)) - model
 
 
@@ -47,57 +47,57 @@ def test_settling_agrees_with_a_set(count: int, answers: list[tuple[int, int]]) 
     ),
 )
 def test_what_is_to_be_sent_agrees_with_sets(count: int, steps: list[tuple[str, int, int]]) -> None:
-    part, all_of_it = make_part(count), set(range(11, 11 + count))
+    portion, all_of_it = make_portion(count), set(range(11, 11 + count))
     to_send, on_way = set(all_of_it), set[int]()
     for what, index, length in steps:
         fragment = 11 + index
         some = set(range(fragment, fragment + length)) & all_of_it
         if what == "settle":
-            part.settle(fragment, length)
+            portion.settle(fragment, length)
             to_send -= some
             on_way -= some
         elif what == "again":
-            part.take_back(fragment, length)
+            portion.take_back(fragment, length)
             to_send |= some & on_way
             on_way -= some
-        elif (run := part.next_run()) is not None:
+        elif (run := portion.next_run()) is not None:
             assert run[0] == min(to_send)
             assert set(range(run[0], sum(run))) <= to_send
             assert sum(run) not in to_send
-            part.send(*run)
+            portion.send(*run)
             on_way |= set(range(run[0], sum(run)))
             to_send -= on_way
-        assert (part.next_run() is None) == (not to_send)
+        assert (portion.next_run() is None) == (not to_send)
 
 
 def test_a_new_connection_sends_again_what_has_no_answer_and_nothing_else() -> None:
-    part = make_part(6)
-    assert list(runs(part)) == [(11, 6)]
-    part.settle(11, 2)
-    part.settle(14, 1)
-    assert part.sent == 6
-    part.rewind()
-    assert list(runs(part)) == [(13, 1), (15, 2)]
-    notice = part.notice(13, shard=0)
+    portion = make_portion(6)
+    assert list(runs(portion)) == [(11, 6)]
+    portion.settle(11, 2)
+    portion.settle(14, 1)
+    assert portion.sent == 6
+    portion.rewind()
+    assert list(runs(portion)) == [(13, 1), (15, 2)]
+    notice = portion.notice(13, shard=0)
     assert (notice.first_open, notice.round) == (13, 4)
 
 
 def test_a_record_that_was_turned_down_is_sent_again_and_no_other() -> None:
-    part = make_part(6)
-    part.send(11, 4)
-    part.take_back(12, 2)
-    part.take_back(15, 2)  # not sent yet: nothing changes
-    assert list(runs(part)) == [(12, 2), (15, 2)]
+    portion = make_portion(6)
+    portion.send(11, 4)
+    portion.take_back(12, 2)
+    portion.take_back(15, 2)  # not sent yet: nothing changes
+    assert list(runs(portion)) == [(12, 2), (15, 2)]
 
 
 def test_only_a_record_that_was_sent_before_can_be_a_duplicate() -> None:
-    part = make_part(6)
-    part.send(11, 4)
-    part.settle(11, 1)
-    assert part.in_doubt(11, 6) == 0
-    part.rewind()
-    assert part.in_doubt(11, 6) == 3, "12, 13 and 14 may have been applied"
-    assert list(runs(part)) == [(12, 5)]
-    assert (part.in_doubt(11, 1), part.in_doubt(12, 3), part.in_doubt(15, 2)) == (0, 3, 0)
-    part.rewind()
-    assert part.in_doubt(11, 6) == 5
+    portion = make_portion(6)
+    portion.send(11, 4)
+    portion.settle(11, 1)
+    assert portion.in_doubt(11, 6) == 0
+    portion.rewind()
+    assert portion.in_doubt(11, 6) == 3, "12, 13 and 14 may have been applied"
+    assert list(runs(portion)) == [(12, 5)]
+    assert (portion.in_doubt(11, 1), portion.in_doubt(12, 3), portion.in_doubt(15, 2)) == (0, 3, 0)
+    portion.rewind()
+    assert portion.in_doubt(11, 6) == 5

@@ -30,7 +30,7 @@ from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Policy
 from pydownpour.policy.downpour import Downpour
-from pydownpour.replica.pushes import Part, Push
+from pydownpour.replica.pushes import Portion, Push
 
 if TYPE_CHECKING:
     from pydownpour.replica.trainer import Trainer
@@ -71,13 +71,13 @@ class Mark:
 
     element: int
     amount: float
-    part: Part
+    portion: Portion
     fragment: int
 
     @property
     def is_settled(self) -> bool:
         """The replica was told that the record is applied."""
-        return self.part.is_settled(self.fragment)
+        return self.portion.is_settled(self.fragment)
 
 
 @final
@@ -207,18 +207,18 @@ class Oracle:
 
     # -- the books ---------------------------------------------------------------------------------
 
-    def pushed(self, life: Life, push: Push, parts: list[Part]) -> None:
-        """A push is on its way; ``parts`` are its records at each shard."""
+    def pushed(self, life: Life, push: Push, portions: list[Portion]) -> None:
+        """A push is on its way; ``portions`` are its records at each shard."""
         one = Pushed(life, push, [])
         amounts = -self._received(push, life.trainer.session.joined.fragment_len)
         self._check_residual(life, push, amounts)
         places = np.flatnonzero(amounts)
         self.sent[places] += amounts[places]
-        for link, part in zip(life.trainer.session.links, parts, strict=True):
+        for link, portion in zip(life.trainer.session.links, portions, strict=True):
             start, stop = link.entry.start, link.entry.start + link.entry.len
             is_late = self._fences.get((link.entry.index, life.replica), 0) > life.incarnation
             for e in map(int, places[(places >= start) & (places < stop)]):
-                one.marks.append(Mark(e, float(amounts[e]), part, e // link.fragment_len))
+                one.marks.append(Mark(e, float(amounts[e]), portion, e // link.fragment_len))
                 users = self._by_element.setdefault(e, [])
                 users.append(one)
                 if len(users) > 1:
@@ -254,7 +254,7 @@ class Oracle:
 
     def absorb(self) -> None:
         """Book what has been answered since."""
-        for one in [one for one in self._open if one.push.open_parts == 0]:
+        for one in [one for one in self._open if one.push.open_portions == 0]:
             del self._open[one]
             one.life.pushed.remove(one)
             self.acked += 1
@@ -318,8 +318,8 @@ def read(shard: Shard) -> NDArray[np.float32]:
         size = shard.assigned.fragment_len
         first = shard.store.first_fragment
         for place in range(shard.store.fragments):
-            part = values[place * size : (place + 1) * size]
-            added = np.empty_like(part)
+            fragment = values[place * size : (place + 1) * size]
+            added = np.empty_like(fragment)
             shard.store.read_accumulated(first + place, added)
-            part -= added
+            fragment -= added
     return values

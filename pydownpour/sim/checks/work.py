@@ -27,7 +27,7 @@ class ParametersCountPushes(Check):
 
     def pushed(self, life: Life, push: Push) -> None:
         if self.watched.oracle is not None:
-            self.watched.oracle.pushed(life, push, push.parts)
+            self.watched.oracle.pushed(life, push, push.portions)
 
     def look(self) -> Iterator[str]:
         """Compare each shard with the books."""
@@ -76,7 +76,7 @@ class UnitsCountOnce(Check):
                 self._wrong.append(f"{what} was counted for leases {first} and {unit.lease}")
             if counted:
                 self._counted[unit.pass_index, unit.unit] = unit.lease
-            still_open = [p for p in self._pushes.pop(unit.lease, ()) if p.open_parts]
+            still_open = [p for p in self._pushes.pop(unit.lease, ()) if p.open_portions]
             if still_open:
                 self._wrong.append(
                     f"{who} completed {what} before the answer to its push {still_open[0].index}"
