@@ -153,9 +153,20 @@ class Accumulate:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotYet:
-    """The push is turned down for now; the shard says when it may come. For whom it waits."""
+    """The push is turned down for now; the shard says when it may come.
+
+    Attributes:
+        whom: What it waits for, in words; ``{on}`` in them becomes the names of those in ``on``.
+        on: Ids of the replicas it waits for, ascending. Each is live, by the view that was given:
+            nobody waits for the dead. Empty: it waits for something else.
+    """
 
     whom: str
+    on: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if "{on}" in self.whom:
+            object.__setattr__(self, "whom", self.whom.replace("{on}", replicas(self.on)))
 
 
 @final
@@ -172,10 +183,21 @@ Decision: TypeAlias = Apply | Accumulate | NotYet | Refuse
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wait:
-    """The round stays open: for whom it waits, and when to ask again if nothing happens before."""
+    """An answer is held, or the round stays open.
+
+    Attributes:
+        whom: What it waits for, in words, as of :class:`NotYet`.
+        look_at: When to ask again if nothing happens before.
+        on: Ids of the replicas it waits for, as of :class:`NotYet`.
+    """
 
     whom: str
     look_at: float = math.inf
+    on: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if "{on}" in self.whom:
+            object.__setattr__(self, "whom", self.whom.replace("{on}", replicas(self.on)))
 
 
 class ShardRule(abc.ABC):
@@ -267,6 +289,8 @@ class Policy(abc.ABC):
 
 def replicas(ids: Sequence[int]) -> str:
     """``replica 3``, or ``replicas 3, 5 and 9``; of many the first few and how many more."""
+    if not ids:
+        return "nobody"
     if len(ids) == 1:
         return f"replica {ids[0]}"
     shown = [str(one) for one in ids[:NAMED_MAX]]

@@ -152,14 +152,31 @@ def _check_shard(policy: Policy, who: str) -> None:
         )
     if isinstance(decision, Apply | Accumulate):
         _check_scale(decision, where)
+    _check_on(decision, view, where)
     _asked(f"{who}: arrived(push)", lambda: rule.arrived(push))
-    _made(lambda: rule.due(view, 0.0), (Wait, type(None)), f"{who}: due(view, now)")
+    _check_on(_made(lambda: rule.announce(push, view), _DECISIONS, where), view, where)
+    where = f"{who}: due(view, now)"
+    _check_on(_made(lambda: rule.due(view, 0.0), (Wait, type(None)), where), view, where)
     other = policy.shard()
     state = _asked(f"{who}: export()", lambda: json.loads(json.dumps(rule.export())))
     _asked(f"{who}: load({state})", lambda: other.load(state))
     if other.export() != rule.export():
         raise ConfigError(
             f"{who}: a rule that loaded what another exported exports {other.export()}, not {state}"
+        )
+
+
+def _check_on(answer: object, view: ClusterView, where: str) -> None:
+    """Whether those it waits for are replicas that are live."""
+    if not isinstance(answer, Wait | NotYet):
+        return
+    on = answer.on
+    if not isinstance(on, tuple) or not all(type(one) is int for one in on):
+        raise ConfigError(f"{where}: on={on!r} must be a tuple of replicas' ids")
+    if gone := [one for one in on if one not in view.live]:
+        raise ConfigError(
+            f"{where}: on={on!r} holds {gone}, and live are {list(view.live)} (view.live): nobody "
+            "waits for the dead"
         )
 
 

@@ -26,6 +26,7 @@ Deviations:
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, final
 
@@ -42,7 +43,6 @@ from pydownpour.policy.base import (
     ReplicaRule,
     ShardRule,
     Wait,
-    replicas,
 )
 
 
@@ -120,11 +120,11 @@ class _Shard(ShardRule):
         """Into the open round, once a replica, and in its turn."""
         is_late = push.round < self.round
         if push.replica in self._given and not is_late:
-            return NotYet(self._words(view))
+            return NotYet(*self._waits_for(view))
         if self._settings.ordered and not is_late:
-            before = [one for one in self._missing(view) if one < push.replica]
+            before = tuple(one for one in self._missing(view) if one < push.replica)
             if before:
-                return NotYet(f"round {self.round} adds in the order of ids: {replicas(before)}")
+                return NotYet(f"round {self.round} adds in the order of ids: {{on}}", before)
         weight = float(max(push.samples, 1)) if self._settings.by_samples else 1.0
         return Accumulate(self.round, weight)
 
@@ -139,13 +139,13 @@ class _Shard(ShardRule):
         missing = self._missing(view)
         if not self._holds or is_first or not self._late.issuperset(missing):
             self._owed_since = None
-            return Wait(self._words(view))
+            return self._wait(view)
         if missing and self._owed_since is None:
             self._owed_since = now
         if not missing or self._owed_since is None:
             return None
         until = self._owed_since + LATE_PATIENCE_S
-        return Wait(self._words(view), until) if now < until else None
+        return self._wait(view, until) if now < until else None
 
     def closed(self) -> None:
         super().closed()
@@ -154,19 +154,24 @@ class _Shard(ShardRule):
         self._owed_since = None
         self._holds = False
 
-    def _missing(self, view: ClusterView) -> list[int]:
-        return [one for one in view.live if one not in self._given]
+    def _missing(self, view: ClusterView) -> tuple[int, ...]:
+        return tuple(one for one in view.live if one not in self._given)
 
-    def _words(self, view: ClusterView) -> str:
+    def _wait(self, view: ClusterView, look_at: float = math.inf) -> Wait:
+        words, on = self._waits_for(view)
+        return Wait(words, look_at, on)
+
+    def _waits_for(self, view: ClusterView) -> tuple[str, tuple[int, ...]]:
+        """In words, and which replicas."""
         missing = self._missing(view)
         if missing:
-            return f"round {self.round} waits for {replicas(missing)}"
+            return f"round {self.round} waits for {{on}}", missing
         if self.round == 0 and len(self._given) < self._settings.replicas:
             return (
                 f"round 0 waits for {self._settings.replicas} replicas (replicas=...), "
                 f"{len(self._given)} have come"
-            )
-        return f"round {self.round} waits for a gradient"
+            ), ()
+        return f"round {self.round} waits for a gradient", ()
 
     def export(self) -> dict[str, Any]:
         given, late = sorted(self._given), sorted(self._late)

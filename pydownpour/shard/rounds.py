@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeAlias, final
 from pydownpour import _core
 from pydownpour.errors import LimitExceeded, NonFiniteGradient
 from pydownpour.limits import DEFAULT, Limits
-from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule
-from pydownpour.policy.base import replicas
+from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule, Wait
 from pydownpour.wire.frames import View
 from pydownpour.wire.messages import LiveIds
 
@@ -200,28 +199,28 @@ class Rounds:
         self._clocks.heard(sorted(known | self._newcomers))
         self._look_soon()
 
-    def waits_for(self, round: int, clock: int) -> str:
-        """For whom a fetch waits; "" if for nobody.
+    def waits_for(self, round: int, clock: int) -> Wait | None:
+        """For whom a fetch waits; None if for nobody.
 
         It shall find ``round`` rounds closed, and every live replica at ``clock`` at least.
         """
         if self.round < round:
             wait = self._rule.due(self.view, self._now())
-            return wait.whom if wait is not None else f"round {self.round} to be applied"
+            return wait or Wait(f"round {self.round} to be applied")
         behind = self._clocks.behind(clock)
-        return f"{replicas(behind)} to finish {clock} steps" if behind else ""
+        return Wait(f"{{on}} to finish {clock} steps", on=tuple(behind)) if behind else None
 
     async def reached(self, round: int, clock: int, within_s: float) -> str:
         """Wait until that is so, for a while; for whom it still waits then, or ""."""
         moved = asyncio.Event()
         try:
             async with asyncio.timeout(within_s):
-                while words := self.waits_for(round, clock):
+                while wait := self.waits_for(round, clock):
                     self.waiting[moved] = moved.set
                     await moved.wait()
                     moved.clear()
         except TimeoutError:
-            return words
+            return wait.whom if wait is not None else ""
         finally:
             self.waiting.pop(moved, None)
         return ""

@@ -23,7 +23,7 @@ from pydownpour.errors import (
     WrongEpoch,
 )
 from pydownpour.net.pace import Pace, Watch
-from pydownpour.policy import Accumulate, NotYet, PushInfo
+from pydownpour.policy import Accumulate, NotYet, PushInfo, Wait
 from pydownpour.shard.state import Admitted, PushTally, Shard, Stream
 from pydownpour.shard.turns import Share
 from pydownpour.wire import frames
@@ -443,19 +443,19 @@ class ShardStream(Stream):
             self._wait.cancel()
             self._wait = None
 
-    def _for_whom(self) -> str:
-        """For whom the first of its answers waits; "" if none does."""
+    def _for_whom(self) -> Wait | NotYet | None:
+        """For whom the first of its answers waits; None if none does."""
         if self._sending is None and self._fetches:
             return self._fetches[0].waits_for(self._shard)
         push = self._handler.postponed
         decision = self._shard.rounds.decide(push) if push is not None else None
-        return decision.whom if isinstance(decision, NotYet) else ""
+        return decision if isinstance(decision, NotYet) else None
 
     def _say_for_whom(self) -> None:
         self._wait = None
-        words = self._for_whom()
-        if words and self.is_open:
-            self._reply(frames.view(self._shard.rounds.shown, words=words))
+        wait = self._for_whom()
+        if wait is not None and self.is_open:
+            self._reply(frames.view(self._shard.rounds.shown, words=wait.whom))
             self._wait_for_others()
 
     def lost(self, error: BaseException | None) -> None:
@@ -489,8 +489,8 @@ class _Asked:
     rounds: int
     clock: int
 
-    def waits_for(self, shard: Shard) -> str:
-        """For whom; "" if for nobody."""
+    def waits_for(self, shard: Shard) -> Wait | None:
+        """For whom; None if for nobody."""
         return shard.rounds.waits_for(self.rounds, self.clock)
 
     def answer(self, shard: Shard) -> _Fetch:

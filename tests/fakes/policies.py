@@ -67,7 +67,9 @@ class Few(ShardRule):
 
     def due(self, view: ClusterView, now: float) -> Wait | None:
         is_last = self._here > 0 and not view.live
-        return None if self._here >= self._count or is_last else Wait("another gradient")
+        if self._here >= self._count or is_last:
+            return None
+        return Wait("another gradient, of {on}", on=view.live)
 
     def closed(self) -> None:
         super().closed()

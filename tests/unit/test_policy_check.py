@@ -16,11 +16,13 @@ from pydownpour.policy import (
     Apply,
     ClusterView,
     Decision,
+    NotYet,
     Policy,
     PushInfo,
     ReplicaRule,
     Scale,
     ShardRule,
+    Wait,
 )
 
 
@@ -120,6 +122,11 @@ class Failing(Taking):
         raise ZeroDivisionError("by nobody")
 
 
+class Waiting(Taking):
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        return Wait("{on}", on=(2,))
+
+
 class Secretive(Taking):
     count = 0
 
@@ -149,6 +156,10 @@ class Secretive(Taking):
         (answering(Accumulate(0, weight=0.0)), "weight=0.0 must be positive and finite"),
         (answering(Apply(Scale(staleness_power=9.0))), "the power 0 to 8"),
         (answering(Apply(Scale(factor=float("nan")))), "the factor must be finite"),
+        (answering(NotYet("replica 7", on=(1, 7))), r"on=\(1, 7\) holds \[7\], and live are \[1\]"),
+        (answering(NotYet("replica 1", on=[1])),  # type: ignore[arg-type]
+         r"on=\[1\] must be a tuple of replicas' ids"),
+        (with_shard(Waiting), r"due\(view, now\): on=\(2,\) holds \[2\]"),
         (with_shard(Failing), "failed: ZeroDivisionError: by nobody"),
         (with_shard(Secretive), "a rule that loaded what another exported exports"),
     ],

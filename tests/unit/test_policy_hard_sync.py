@@ -28,27 +28,27 @@ def test_a_replica_pushes_after_each_step_and_waits_for_the_round() -> None:
 
 def test_a_round_is_one_gradient_of_every_live_replica() -> None:
     rule, view = HardSync().shard(), live(2, 3, 5)
-    for who, missing in ((3, "replicas 2 and 5"), (5, "replica 2")):
+    for who, missing in ((3, (2, 5)), (5, (2,))):
         assert rule.announce(push(who), view) == Accumulate(round=0)
         rule.arrived(push(who))
-        assert rule.due(view, 0.0) == Wait(f"round 0 waits for {missing}")
+        assert rule.due(view, 0.0) == Wait("round 0 waits for {on}", on=missing)
     rule.arrived(push(2))
     assert rule.due(view, 0.0) is None
     rule.closed()
     assert rule.round == 1
-    assert rule.due(view, 0.0) == Wait("round 1 waits for replicas 2, 3 and 5")
+    assert rule.due(view, 0.0) == Wait("round 1 waits for replicas 2, 3 and 5", on=(2, 3, 5))
 
 
 def test_a_second_gradient_of_one_replica_waits_for_the_next_round() -> None:
     rule, view = HardSync().shard(), live(1, 2)
     rule.arrived(push(1))
-    assert rule.announce(push(1), view) == NotYet("round 0 waits for replica 2")
+    assert rule.announce(push(1), view) == NotYet("round 0 waits for replica 2", on=(2,))
 
 
 def test_in_order_each_waits_for_those_with_lower_ids() -> None:
     rule, view = HardSync(ordered=True).shard(), live(1, 2, 3)
     words = "round 0 adds in the order of ids: replicas 1 and 2"
-    assert rule.announce(push(3), view) == NotYet(words)
+    assert rule.announce(push(3), view) == NotYet(words, on=(1, 2))
     for who in (1, 2, 3):
         assert rule.announce(push(who), view) == Accumulate(0)
         rule.arrived(push(who))
@@ -100,17 +100,17 @@ def test_what_a_late_replica_owes_is_waited_for_no_longer_than_a_circle_of_shard
     rule.arrived(push(1))
     rule.closed()
     rule.arrived(push(2, round=0))
-    assert rule.due(live(1, 2), 5.0) == Wait("round 1 waits for replicas 1 and 2")
+    assert rule.due(live(1, 2), 5.0) == Wait("round 1 waits for {on}", on=(1, 2))
     rule.arrived(push(1, round=1))
-    owed = Wait("round 1 waits for replica 2", 9.0 + LATE_PATIENCE_S)
+    owed = Wait("round 1 waits for {on}", 9.0 + LATE_PATIENCE_S, (2,))
     assert rule.due(live(1, 2), 9.0) == owed
     assert rule.due(live(1, 2), 10.9) == owed
-    assert rule.due(live(1, 2, 3), 10.9) == Wait("round 1 waits for replicas 2 and 3")
+    assert rule.due(live(1, 2, 3), 10.9) == Wait("round 1 waits for {on}", on=(2, 3))
     assert isinstance(rule.due(live(1, 2), 11.5), Wait), "it begins anew"
     assert rule.due(live(1, 2), 13.5) is None
     rule.closed()
     rule.arrived(push(1, round=2))
-    assert rule.due(live(1, 2), 99.0) == Wait("round 2 waits for replica 2"), "who is not late"
+    assert rule.due(live(1, 2), 99.0) == Wait("round 2 waits for {on}", on=(2,)), "who is not late"
 
 
 def test_shards_that_hear_of_a_newcomer_at_different_moments_are_level_after_its_next_round() -> (

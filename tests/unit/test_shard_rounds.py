@@ -10,7 +10,7 @@ import pytest
 
 from pydownpour import _core
 from pydownpour.errors import LimitExceeded
-from pydownpour.policy import NotYet, PushInfo
+from pydownpour.policy import NotYet, PushInfo, Wait
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.shard.rounds import Clocks, Rounds
 from pydownpour.wire.messages import LiveIds
@@ -78,12 +78,12 @@ async def test_a_round_is_closed_when_the_last_live_replica_has_given() -> None:
     give(rounds, store, 1, -2.0)
     await asyncio.sleep(0)
     assert (rounds.round, store.version(0)) == (0, 0)
-    assert rounds.waits_for(1, 0) == "round 0 waits for replica 2"
+    assert rounds.waits_for(1, 0) == Wait("round 0 waits for {on}", on=(2,))
     give(rounds, store, 2, -4.0)
     await asyncio.sleep(0)
     assert (rounds.round, rounds.closed, store.version(0)) == (1, 1, 1)
     np.testing.assert_array_equal(values(store), 3.0)
-    assert rounds.waits_for(1, 0) == ""
+    assert rounds.waits_for(1, 0) is None
 
 
 async def test_whoever_is_gone_is_waited_for_no_more_and_whoever_waits_is_woken() -> None:
@@ -95,7 +95,7 @@ async def test_whoever_is_gone_is_waited_for_no_more_and_whoever_waits_is_woken(
     give(rounds, store, 3)
     await asyncio.sleep(0)
     assert woken.is_set()  # something moved, and it still waits
-    assert rounds.waits_for(1, 0) == "round 0 waits for replica 2"
+    assert rounds.waits_for(1, 0) == Wait("round 0 waits for {on}", on=(2,))
     rounds.heard(live(2, (1, 2), (3, 4)))
     await asyncio.sleep(0)
     assert rounds.round == 1
@@ -130,8 +130,8 @@ async def test_a_fetch_waits_for_clocks_but_not_for_the_gone() -> None:
     rounds.heard(live(1, (1, 3)))
     for replica, clock in ((1, 5), (2, 3)):
         rounds.announced(PushInfo(replica, clock, 4, 1.0, 0))
-    assert rounds.waits_for(0, 4) == "replica 2 to finish 4 steps"
-    assert (rounds.waits_for(0, 3), rounds.shown.least_clock) == ("", 3)
+    assert rounds.waits_for(0, 4) == Wait("{on} to finish 4 steps", on=(2,))
+    assert (rounds.waits_for(0, 3), rounds.shown.least_clock) == (None, 3)
     assert await rounds.reached(0, 4, 0.001) == "replica 2 to finish 4 steps"
     waiting = asyncio.create_task(rounds.reached(0, 4, 60.0))
     await asyncio.sleep(0)
