@@ -3,6 +3,12 @@
 All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how to write one.
 
     base.py        what a policy is, and what its two halves answer
+    pieces/        what policies are composed of; each decides one thing
+    pieces/scale.py       what a gradient is multiplied by, and what it weighs in a round
+    pieces/payload.py     what a push carries, and how a replica's copy moves
+    pieces/schedule.py    when a replica pushes and fetches; who has work before the others
+    pieces/gate.py        what a replica waits for after a step, and a replica's whole half
+    pieces/combine.py     what becomes of pushes at a shard: a shard's whole half
     check.py       whether one can work, said before a job begins; back from the wire form
     table.py       those that ship, by name
     downpour.py    Downpour SGD: asynchronous, no barrier, no gate
@@ -24,11 +30,11 @@ from pydownpour.policy.base import (
     PushInfo,
     Refuse,
     ReplicaRule,
-    Scale,
     ShardRule,
     Wait,
 )
 from pydownpour.policy.check import UsersPolicy, check, from_wire, is_ours
+from pydownpour.policy.pieces.scale import Scale
 from pydownpour.policy.table import POLICIES
 
 __all__ = [

@@ -7,9 +7,9 @@ are told everything and hold no socket, clock or chance of their own::
     policy.shard()   -> ShardRule      announce(push, view)    -> apply, accumulate, not yet, refuse
                                        due(view, now)          -> for whom the round waits
 
-The arithmetic is named, never written, here: what is pushed (``PAYLOADS``), how what was fetched
-lands (``LANDS``) and how a gradient is scaled (:class:`Scale`, evaluated by the core where the
-staleness of each fragment is known).
+The arithmetic is named, never written, here: what is pushed and how what was fetched lands
+(``pieces/payload.py``), and how a gradient is scaled (``pieces/scale.py``, evaluated by the core
+where the staleness of each fragment is known).
 """
 
 from __future__ import annotations
@@ -20,16 +20,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, final
 
+from pydownpour.policy.pieces.scale import AS_IT_IS, Scale
+
 NAMED_MAX: Final = 8
 """Replicas that words about waiting name; of more they say how many there are."""
-
-PAYLOADS: Final = {"accrued": "the sum of the gradients since the last push"}
-"""Kernels that make a push's payload, by the names a ReplicaRule has for them."""
-LANDS: Final = {
-    "replace": "what was fetched takes the place of the replica's copy",
-    "keep": "local += fetched - base: what the copy gained by itself since the last fetch stays",
-}
-"""How a fetch lands; base is what the last one brought."""
 
 
 @final
@@ -102,8 +96,8 @@ class ReplicaRule(abc.ABC):
     """A policy's half at one replica.
 
     Attributes:
-        payload: What is pushed; one of :data:`PAYLOADS`.
-        land: How a fetch lands; one of :data:`LANDS`.
+        payload: What is pushed; one of ``pieces.payload.PAYLOADS``.
+        land: How a fetch lands; one of ``pieces.payload.LANDS``.
         in_flight: Pushes that may be without an answer when the next is sent, >= 1;
             ``limits.PUSHES_IN_FLIGHT_MAX`` and ``Limits.pushes_in_flight_size_max`` bound it, too.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: the optimizer's lr
@@ -125,19 +119,10 @@ class ReplicaRule(abc.ABC):
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Scale:
-    """What each fragment's gradient is multiplied by: ``factor / max(1, staleness) ** power``."""
-
-    factor: float = 1.0
-    staleness_power: float = 0.0
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
 class Apply:
     """Each record is an update of its own."""
 
-    scale: Scale = Scale()
+    scale: Scale = AS_IT_IS
 
 
 @final
@@ -147,7 +132,7 @@ class Accumulate:
 
     round: int
     weight: float = 1.0
-    scale: Scale = Scale()
+    scale: Scale = AS_IT_IS
 
 
 @final

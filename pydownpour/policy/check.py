@@ -15,8 +15,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pydownpour import limits
 from pydownpour.errors import ConfigError
 from pydownpour.policy.base import (
-    LANDS,
-    PAYLOADS,
     Accumulate,
     Actions,
     Apply,
@@ -29,6 +27,7 @@ from pydownpour.policy.base import (
     ShardRule,
     Wait,
 )
+from pydownpour.policy.pieces.payload import LANDS, PAYLOADS
 from pydownpour.policy.table import POLICIES
 
 T = TypeVar("T")

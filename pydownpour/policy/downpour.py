@@ -30,23 +30,14 @@ Deviations:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Final, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 from pydownpour import config
 from pydownpour.errors import ConfigError
-from pydownpour.policy.base import (
-    LANDS,
-    Actions,
-    Apply,
-    ClusterView,
-    Decision,
-    Policy,
-    PushInfo,
-    ReplicaRule,
-    ShardRule,
-)
-
-AS_IT_IS: Final = Apply()
+from pydownpour.policy.base import Policy, ReplicaRule, ShardRule
+from pydownpour.policy.pieces import combine, gate, payload, scale, schedule
+from pydownpour.policy.pieces.gate import Stepping
+from pydownpour.policy.pieces.payload import LANDS
 
 
 @final
@@ -99,40 +90,17 @@ class Downpour(Policy):
             object.__setattr__(self, field, value)
 
     def replica(self) -> ReplicaRule:
-        """Push when clock % push_every == 0; fetch before the next step if it is its turn."""
-        return _Replica(self)
+        """Step after the schedule, push what is accrued, run free."""
+        return Stepping(
+            schedule.Every(push=self.push_every, fetch=self.fetch_every),
+            payload.Accrued(local_rate=self.local_rate, land=self.land),
+            gate.RunFree(in_flight=self.in_flight, overlap=self.overlap),
+        )
 
     def shard(self) -> ShardRule:
         """Every push, unscaled, when it comes."""
-        return _Shard()
+        return combine.Each(scale.AS_IT_IS)
 
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:
         """Only the lowest live replica until the warm start is over."""
-        if samples_done >= self.warm_start or not members or replica == members[0]:
-            return ""
-        return (
-            f"warm start: replica {members[0]} trains alone, "
-            f"{samples_done} of {self.warm_start} samples done"
-        )
-
-
-@final
-class _Replica(ReplicaRule):
-    def __init__(self, settings: Downpour) -> None:
-        self._settings = settings
-        self.in_flight = settings.in_flight
-        self.local_rate = settings.local_rate
-        self.land = settings.land
-
-    def after_step(self, clock: int, view: ClusterView) -> Actions:
-        return Actions(
-            push=clock % self._settings.push_every == 0,
-            fetch=(clock + 1) % self._settings.fetch_every == 0,
-            wait=not self._settings.overlap,
-        )
-
-
-@final
-class _Shard(ShardRule):
-    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
-        return AS_IT_IS
+        return schedule.warm_start(self.warm_start, replica, members, samples_done)

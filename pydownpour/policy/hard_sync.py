@@ -26,24 +26,13 @@ Deviations:
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal, final
+from typing import ClassVar, Literal, final
 
 from pydownpour import config
 from pydownpour.errors import ConfigError
-from pydownpour.policy.base import (
-    Accumulate,
-    Actions,
-    ClusterView,
-    Decision,
-    NotYet,
-    Policy,
-    PushInfo,
-    ReplicaRule,
-    ShardRule,
-    Wait,
-)
+from pydownpour.policy.base import Policy, ReplicaRule, ShardRule
+from pydownpour.policy.pieces import combine, gate, payload, scale, schedule
+from pydownpour.policy.pieces.gate import Stepping
 
 
 @final
@@ -78,107 +67,14 @@ class HardSync(Policy):
         object.__setattr__(self, "replicas", config.whole("replicas", self.replicas, least=1))
 
     def replica(self) -> ReplicaRule:
-        """Push and fetch after each step, and wait for the round."""
-        return _Replica()
+        """Step by step, push and fetch after each, and wait for the round."""
+        return Stepping(schedule.EVERY_STEP, payload.Accrued(), gate.Barrier())
 
     def shard(self) -> ShardRule:
-        """One round after the other."""
-        return _Shard(self)
-
-
-@final
-class _Replica(ReplicaRule):
-    local_rate = 0.0
-
-    def after_step(self, clock: int, view: ClusterView) -> Actions:
-        return Actions(push=True, fetch=True, wait=True, after_round=True)
-
-
-LATE_PATIENCE_S: Final = 2.0
-"""How long a round waits for the own gradient of a replica whose last one came too late for the
-round before. It may be waiting for another shard's round meanwhile, and that one, the other way
-round, for somebody whom only this one keeps: what this breaks is a circle."""
-
-
-@final
-class _Shard(ShardRule):
-    combines = True
-
-    def __init__(self, settings: HardSync) -> None:
-        self._settings = settings
-        self.mean = settings.combine == "mean"
-        self._given: set[int] = set()
-        """Replicas whose gradient for the open round is here."""
-        self._late: set[int] = set()
-        """Those whose gradient for an earlier round is in it."""
-        self._owed_since: float | None = None
-        """When nothing was missing any more but what those still owe."""
-        self._holds = False
-        """Something is in the open round, be it late."""
-
-    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
-        """Into the open round, once a replica, and in its turn."""
-        is_late = push.round < self.round
-        if push.replica in self._given and not is_late:
-            return NotYet(*self._waits_for(view))
-        if self._settings.ordered and not is_late:
-            before = tuple(one for one in self._missing(view) if one < push.replica)
-            if before:
-                return NotYet(f"round {self.round} adds in the order of ids: {{on}}", before)
-        weight = float(max(push.samples, 1)) if self._settings.by_samples else 1.0
-        return Accumulate(self.round, weight)
-
-    def arrived(self, push: PushInfo) -> None:
-        """One less to wait for, unless it was made for an earlier round."""
-        self._holds = True
-        (self._given if push.round >= self.round else self._late).add(push.replica)
-
-    def due(self, view: ClusterView, now: float) -> Wait | None:
-        """When every live replica gave its gradient; late ones are waited for a while only."""
-        is_first = self.round == 0 and len(self._given) < self._settings.replicas
-        missing = self._missing(view)
-        if not self._holds or is_first or not self._late.issuperset(missing):
-            self._owed_since = None
-            return self._wait(view)
-        if missing and self._owed_since is None:
-            self._owed_since = now
-        if not missing or self._owed_since is None:
-            return None
-        until = self._owed_since + LATE_PATIENCE_S
-        return self._wait(view, until) if now < until else None
-
-    def closed(self) -> None:
-        super().closed()
-        self._given.clear()
-        self._late.clear()
-        self._owed_since = None
-        self._holds = False
-
-    def _missing(self, view: ClusterView) -> tuple[int, ...]:
-        return tuple(one for one in view.live if one not in self._given)
-
-    def _wait(self, view: ClusterView, look_at: float = math.inf) -> Wait:
-        words, on = self._waits_for(view)
-        return Wait(words, look_at, on)
-
-    def _waits_for(self, view: ClusterView) -> tuple[str, tuple[int, ...]]:
-        """In words, and which replicas."""
-        missing = self._missing(view)
-        if missing:
-            return f"round {self.round} waits for {{on}}", missing
-        if self.round == 0 and len(self._given) < self._settings.replicas:
-            return (
-                f"round 0 waits for {self._settings.replicas} replicas (replicas=...), "
-                f"{len(self._given)} have come"
-            ), ()
-        return f"round {self.round} waits for a gradient", ()
-
-    def export(self) -> dict[str, Any]:
-        given, late = sorted(self._given), sorted(self._late)
-        return {**super().export(), "given": given, "late": late, "holds": self._holds}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
-        self._given = {int(one) for one in state["given"]}
-        self._late = {int(one) for one in state["late"]}
-        self._holds = bool(state["holds"])
+        """One gradient of every live replica, one round after the other."""
+        return combine.EveryLive(
+            mean=self.combine == "mean",
+            weigh=scale.by_samples if self.by_samples else scale.each_the_same,
+            ordered=self.ordered,
+            first=self.replicas,
+        )

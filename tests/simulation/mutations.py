@@ -29,8 +29,9 @@ from pydownpour.coordinator.silence import Silence
 from pydownpour.coordinator.units import Recorded
 from pydownpour.limits import Limits
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import Decision, PushInfo, hard_sync
+from pydownpour.policy import Decision, PushInfo
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.pieces.combine import EveryLive
 from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.link import Link
 from pydownpour.replica.memory import PushMemory
@@ -338,8 +339,8 @@ def only_floors(patch: Patch) -> None:
 
 def a_round_closes_early(patch: Patch) -> None:
     """It does not wait for the last replica that is missing."""
-    missing = hard_sync._Shard._missing
-    patch.setattr(hard_sync._Shard, "_missing", lambda self, view: missing(self, view)[1:])
+    missing = EveryLive._missing
+    patch.setattr(EveryLive, "_missing", lambda self, view: missing(self, view)[1:])
 
 
 def the_dead_are_waited_for(patch: Patch) -> None:
@@ -356,22 +357,22 @@ def the_idle_are_waited_for(patch: Patch) -> None:
 
 
 def any_order_will_do(patch: Patch) -> None:
-    announce = hard_sync._Shard.announce
+    announce = EveryLive.announce
 
     def unordered(self: Any, push: PushInfo, view: Any) -> Decision:
-        self._settings = dataclasses.replace(self._settings, ordered=False)
+        self._ordered = False
         return announce(self, push, view)
 
-    patch.setattr(hard_sync._Shard, "announce", unordered)
+    patch.setattr(EveryLive, "announce", unordered)
 
 
 def late_gradients_count_for_their_replica(patch: Patch) -> None:
-    arrived = hard_sync._Shard.arrived
+    arrived = EveryLive.arrived
 
     def at_any_time(self: Any, push: PushInfo) -> None:
         arrived(self, dataclasses.replace(push, round=self.round))
 
-    patch.setattr(hard_sync._Shard, "arrived", at_any_time)
+    patch.setattr(EveryLive, "arrived", at_any_time)
 
 
 def a_round_counts_twice(patch: Patch) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from pydownpour.errors import ConfigError
 from pydownpour.policy import Accumulate, Actions, ClusterView, NotYet, PushInfo, ShardRule, Wait
-from pydownpour.policy.hard_sync import LATE_PATIENCE_S, HardSync
+from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.pieces.combine import LATE_PATIENCE_S
 
 
 def push(replica: int, round: int = 0, samples: int = 8) -> PushInfo:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import final
 
 from pydownpour.policy import PushInfo
-from pydownpour.policy.hard_sync import LATE_PATIENCE_S, HardSync
+from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.pieces.combine import LATE_PATIENCE_S
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.rounds import Event
 from pydownpour.shard.state import Shard

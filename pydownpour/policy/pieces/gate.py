@@ -1,0 +1,68 @@
+"""What a replica waits for after a step; and a replica's whole half, which ends at a gate."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol, final
+
+from pydownpour.policy.base import Actions, ClusterView, ReplicaRule
+from pydownpour.policy.pieces.payload import Accrued
+from pydownpour.policy.pieces.schedule import Schedule, Turn
+
+
+class Gate(Protocol):
+    """Says after each step what has to have happened before the next.
+
+    Attributes:
+        in_flight: Pushes that may be without an answer when the next is sent, >= 1.
+    """
+
+    @property
+    def in_flight(self) -> int: ...
+
+    def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
+        """What to do when it is time for ``turn``, behind step number ``clock``."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunFree:
+    """Nobody waits for others.
+
+    Attributes:
+        in_flight: As of :class:`Gate`.
+        overlap: Push and fetch in the background. False: each is waited for before the next step.
+    """
+
+    in_flight: int = 1
+    overlap: bool = True
+
+    def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
+        """What it is time for, at once."""
+        return Actions(push=turn.push, fetch=turn.fetch, wait=not self.overlap)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Barrier:
+    """Each waits, at every shard, until the round is closed that its gradient is for."""
+
+    in_flight: int = 1
+
+    def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
+        """What it is time for, and wait for the round."""
+        return Actions(push=turn.push, fetch=turn.fetch, wait=True, after_round=True)
+
+
+@final
+class Stepping(ReplicaRule):
+    """A replica's half: it steps after a schedule, pushes a payload, and waits at a gate."""
+
+    def __init__(self, schedule: Schedule, payload: Accrued, gate: Gate) -> None:
+        self._schedule, self._gate = schedule, gate
+        self.payload, self.land = payload.payload, payload.land
+        self.local_rate = payload.local_rate
+        self.in_flight = gate.in_flight
+
+    def after_step(self, clock: int, view: ClusterView) -> Actions:
+        return self._gate.after(self._schedule.turn(clock, view), clock, view)
