@@ -6,7 +6,7 @@ The map of the rooms; imports point downward only, and a test reads them::
     fields config states     bounds of messages and settings; what may become what
     layout optimizers        the numbers: named arrays on one line of elements, frozen update rules,
     codecs                   how gradients travel in fewer bytes
-    sampling histogram       orders of samples; counts
+    sampling histogram waits  orders of samples; counts
     policy                   when replicas push and fetch, who waits for whom; pure
     wire                     messages and frames: bytes in, bytes out
     net                      the only room that touches aiohttp: listeners, clients, streams, TLS

@@ -47,6 +47,15 @@ class HistogramEntry(msgspec.Struct, frozen=True):
         """The mean value; 0 if there was none."""
         return self.sum / self.count if self.count else 0.0
 
+    def quantile(self, share: float) -> int:
+        """The least value of the bucket below or in which such a share of all values lies."""
+        wanted, seen = share * self.count, 0
+        for index, count in enumerate(self.buckets):
+            seen += count
+            if seen >= wanted and count:
+                return least(index)
+        return 0
+
     def by_value(self) -> dict[str, int]:
         """Bucket by bucket, under the least value of each, as text (JSON has no other keys)."""
         return {str(least(i)): count for i, count in enumerate(self.buckets) if count}

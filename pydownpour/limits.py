@@ -120,6 +120,19 @@ STATUS_EVALUATIONS_MAX: Final = 10
 """Evaluations in a status, the newest: a display shows the last one, and a rate."""
 REFUSERS_TOLD_MAX: Final = 8
 """Of these, how many a heartbeat and the report name: where to begin to look for a cause."""
+WAITS_TOLD_MAX: Final = 16
+"""Pairs of who waited for whom, and replicas that waited and that were waited for, of which a
+heartbeat and the report name the longest: where to begin to look for a cause."""
+WAITED_FOR_NAMED_MAX: Final = 8
+"""Replicas that one wait counts by name. While it is for more nobody in particular is late, and a
+round of many replicas would cost a shard their square."""
+WAITS_OPEN_TOLD_MAX: Final = 4
+"""Waits that last, of which a heartbeat tells each: the longest ones."""
+WAITS_ENDED_TOLD_MAX: Final = 8
+"""Notable ones that have ended, of which a heartbeat tells each: the newest. At wait_notable_s or
+more apiece those of eight replicas take two heartbeats to fill it."""
+WAIT_WORDS_LEN_MAX: Final = 120
+"""Characters of its words for whom or what: a line of a display."""
 STORED_HEADER_SIZE_MAX: Final = 90 * MIB
 """Bytes of a safetensors header; the format's own readers stop at 100 million."""
 STORED_METADATA_SIZE_MAX: Final = 256 * KIB
@@ -346,6 +359,13 @@ class Limits:
     still ask it hear of the new one, with or without the coordinator."""
     join_patience_s: float = 60.0
     """How long a role waits for a coordinator or shard to appear before it gives up in words."""
+    wait_notable_s: float = 2.0
+    """An answer that a shard holds for so long is an event, when it is noticed and when it ends;
+    waits for equal machines' steps are shorter."""
+    wait_events_max: int = 60
+    """Such events that a job writes in wait_events_s; the others are counted in the next one."""
+    wait_events_s: float = 60.0
+    """With wait_events_max one a second: for ever, that is 10 MB of events.jsonl a day."""
     wait_told_s: float = 2.0
     """Who waits for a peer says so after this long; longer than anything that is only being
     started."""
@@ -400,6 +420,9 @@ class Limits:
     """Replicas, and shards, that a report lists one by one; the others are one sum."""
     refusers_kept_max: int = 1024
     """Replicas whose refused records a shard counts by name; those of more are one sum."""
+    wait_pairs_kept_max: int = 4096
+    """Pairs of who waited for whom that a shard counts by name, and replicas that waited or were
+    waited for; of more the smaller half becomes a sum."""
     write_told_size: int = 1 * MIB
     """Bytes of the final parameters between two words about how far they are: a fraction of a
     second on a slow disk."""

@@ -7,6 +7,8 @@ from typing import IO, Any, Final
 
 from pydownpour.cli.progress import OURS, duration, labelled, replica_names, size
 
+PAIRS_TOLD: Final = 4
+"""Pairs of who waited for whom that are shown, the longest; the report has more."""
 LATER: Final = ("run folder", "loss curve", "time", "faults", "seed", "again")
 """Rows that others add below ours."""
 
@@ -65,14 +67,15 @@ def _counts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append((
             "staleness", f"mean {staleness.get('mean', 0):.2f}, max {staleness.get('max', 0)}",
         ))  # fmt: skip
+    replicas = report.get("replicas", [])
+    names = replica_names([(r.get("id", 0), r.get("name", "")) for r in replicas])
+    rows += _clocks_and_waits(report, names)
     if traffic := report.get("bytes"):
         rows.append((
             "traffic",
             f"{size(traffic.get('to_shards', 0))} to shards, "
             f"{size(traffic.get('from_shards', 0))} from shards",
         ))  # fmt: skip
-    replicas = report.get("replicas", [])
-    names = replica_names([(r.get("id", 0), r.get("name", "")) for r in replicas])
     rows += sorted(
         ((names[replica.get("id", 0)], _replica(replica)) for replica in replicas),
         key=lambda row: (len(row[0]), row),
@@ -81,6 +84,29 @@ def _counts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("memory", _memory(memory)))
     if report.get("storage") not in (None, "ok", "off"):
         rows.append(("storage", str(report["storage"])))
+    return rows
+
+
+def _clocks_and_waits(report: Mapping[str, Any], names: Mapping[int, str]) -> list[tuple[str, str]]:
+    """How far apart replicas were, and who waited for whom; no row where nobody did."""
+    rows: list[tuple[str, str]] = []
+    if clocks := report.get("clocks"):
+        rows.append((
+            "clocks",
+            f"{clocks['least']:,} to {clocks['most']:,} steps, at most "
+            f"{clocks['spread_max']:,} apart",
+        ))  # fmt: skip
+    waits = report.get("waits", {})
+    if not waits.get("count"):
+        return rows
+    told = [
+        f"{names.get(one['replica'], one['replica'])} for {names.get(one['on'], one['on'])} "
+        f"{duration(one['seconds'])}"
+        for one in waits["pairs"][:PAIRS_TOLD]
+    ]
+    if waits["unnamed_s"]:
+        told.append(f"for nobody by name {duration(waits['unnamed_s'])}")
+    rows.append(("waits", f"{waits['count']:,}: " + ", ".join(told)))
     return rows
 
 
@@ -108,10 +134,14 @@ def _memory(peaks: Mapping[str, int]) -> str:
     return "at most " + ", ".join(f"{size(count)} in a {role}" for role, count in most.items())
 
 
+def _mean(replica: Mapping[str, Any]) -> float:
+    return float(replica.get("staleness", {}).get("mean", 0.0))
+
+
 def _replica(replica: Mapping[str, Any]) -> str:
     restarts = int(replica.get("incarnations", 1)) - 1
     words = (
         f"{replica.get('units', 0):,} units, {replica.get('samples', 0):,} samples, "
-        f"{replica.get('steps', 0):,} steps, staleness {replica.get('staleness_mean', 0):.2f}"
+        f"{replica.get('steps', 0):,} steps, staleness {_mean(replica):.2f}"
     )
     return words + (f", restarted {restarts} times" if restarts > 0 else "")

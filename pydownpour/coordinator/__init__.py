@@ -15,6 +15,7 @@ a reason in words; the rest awaits and obeys.
     progress.py     loss curve, evaluations, samples a second
     tally.py        sums over incarnations
     view.py         what GET /v1/status shows
+    waits.py        who waited for whom, over all shards
     report.py       what the run did, and whose counts agree
     salvage.py      what is lost of the parameters when a job fails
     declared.py     what all this needs of a job

@@ -20,6 +20,8 @@ from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.places import Place
 from pydownpour.coordinator.salvage import PARTS_TOLD_MAX
 from pydownpour.coordinator.tally import finite
+from pydownpour.coordinator.waits import table, who_waited
+from pydownpour.histogram import HistogramEntry
 from pydownpour.wire.messages import ReplicaStats
 
 AUDIT_LINES_MAX: Final = 100
@@ -43,6 +45,7 @@ def build_report(
     counts = job.members.counts
     samples = job.samples_done
     metrics = progress.metrics
+    waits = who_waited(places)
     listed = job.members.foremost(job.limits.report_rows_max, lambda member: _work_of(job, member))
     report: dict[str, Any] = {
         "job": job.declared.name,
@@ -67,7 +70,9 @@ def build_report(
         "pushes": _pushes(counts, places),
         "gradients": _gradients(job, counts),
         "records": _records(places),
-        "staleness": _staleness(counts),
+        "staleness": _staleness(histogram.total(c.staleness for c in counts)),
+        "clocks": _clocks(members, places),
+        "waits": waits,
         "bytes": {
             "to_shards": sum(place.stats.bytes_received for place in places),
             "from_shards": sum(place.stats.bytes_sent for place in places),
@@ -75,7 +80,7 @@ def build_report(
         "rss_peak_bytes": _memory(listed, places[: job.limits.report_rows_max], rss_peak_bytes),
         "replicas": [_replica(job, member) for member in listed],
         "replicas_more": _more(job, members, listed),
-        "shards": [_shard(place) for place in places[: job.limits.report_rows_max]],
+        "shards": [_shard(place, waits) for place in places[: job.limits.report_rows_max]],
         "shards_count": len(places),
         "optimizer": job.declared.optimizer.describe(),
         "policy": job.declared.policy.to_wire(),
@@ -174,9 +179,18 @@ def _records(places: list[Place]) -> dict[str, int]:
     }
 
 
-def _staleness(counts: list[ReplicaStats]) -> dict[str, Any]:
-    entry = histogram.total(c.staleness for c in counts)
+def _staleness(entry: HistogramEntry) -> dict[str, Any]:
     return {"mean": round(entry.mean, 4), "max": entry.max, "histogram": entry.by_value()}
+
+
+def _clocks(members: list[Member], places: list[Place]) -> dict[str, int]:
+    """Steps finished: of the replica with the fewest and the most, and how far apart two were."""
+    steps = [member.stats.steps for member in members]
+    return {
+        "least": min(steps, default=0),
+        "most": max(steps, default=0),
+        "spread_max": max((place.stats.clock_spread_max for place in places), default=0),
+    }
 
 
 def _memory(members: list[Member], places: list[Place], own: int) -> dict[str, int]:
@@ -244,13 +258,19 @@ def _replica(job: JobState, member: Member) -> dict[str, Any]:
         "bytes_received": stats.bytes_received,
         "wait_s": round(stats.wait_s, 3),
         "loss": finite(stats.loss),
-        "staleness_mean": round(stats.staleness.mean, 4),
+        "staleness": {
+            "mean": round(stats.staleness.mean, 4),
+            "median": stats.staleness.quantile(0.5),
+            "p99": stats.staleness.quantile(0.99),
+            "max": stats.staleness.max,
+        },
         "fallback": stats.fallback,
     }
 
 
-def _shard(place: Place) -> dict[str, Any]:
+def _shard(place: Place, waits: Mapping[str, Any]) -> dict[str, Any]:
     stats = place.stats
+    own = table(stats.waits)
     return {
         "index": place.index,
         "state": place.state,
@@ -268,5 +288,7 @@ def _shard(place: Place) -> dict[str, Any]:
         "bytes_received": stats.bytes_received,
         "bytes_sent": stats.bytes_sent,
         "staleness": stats.staleness.by_value(),
+        "clock_spread_max": stats.clock_spread_max,
+        "waits": own if own != waits else None,
         "memory": dict(stats.memory),
     }

@@ -96,5 +96,9 @@ def shard_status(place: Place, now: float) -> ShardStatus:
         url=place.url,
         pid=place.pid,
         age_s=round(now - place.seen_at, 3) if place.url else 0.0,
-        stats=msgspec.structs.replace(place.stats, staleness=place.stats.staleness.outline()),
+        stats=msgspec.structs.replace(
+            place.stats,
+            staleness=place.stats.staleness.outline(),
+            waits=place.stats.waits.outline(),
+        ),
     )

@@ -20,6 +20,7 @@ from pydownpour import _core
 from pydownpour.errors import LimitExceeded, NonFiniteGradient
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule, Wait
+from pydownpour.waits import Waits
 from pydownpour.wire.frames import View
 from pydownpour.wire.messages import LiveIds
 
@@ -30,7 +31,7 @@ Event: TypeAlias = Literal["taken", "arrived", "closing"]
 
 @final
 class Clocks:
-    """Who is live, how many steps each has finished, and the fewest of them.
+    """Who is live, how many steps each has finished, the fewest of them and the most.
 
     Told and asked at every push, so that each answer is kept until something changes it.
     """
@@ -45,6 +46,9 @@ class Clocks:
         self._holders: Counter[int] = Counter()
         """How many live replicas have each clock: few clocks, however many replicas."""
         self._least: int | None = 0
+        self._most: int | None = 0
+        self.spread_max = 0
+        """The largest difference there was, whenever somebody got ahead of all others."""
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -60,6 +64,13 @@ class Clocks:
             self._least = min(self._holders, default=0)
         return self._least
 
+    @property
+    def most(self) -> int:
+        """0 while no live replica has announced any."""
+        if self._most is None:
+            self._most = max(self._holders, default=0)
+        return self._most
+
     def announced(self, replica: int, clock: int) -> bool:
         """A replica says how far it is; True if that moved its clock."""
         before = self.of.get(replica)
@@ -74,6 +85,11 @@ class Clocks:
             self._holders[clock] += 1
             if before is None or clock < before or before not in self._holders:
                 self._least = None
+            if before is not None and clock < before:
+                self._most = None
+            if clock > self.most:
+                self._most = clock
+                self.spread_max = max(self.spread_max, clock - self.least)
         return True
 
     def joined(self, replica: int) -> None:
@@ -82,13 +98,13 @@ class Clocks:
         self._members.add(replica)
         if replica in self.of:
             self._holders[self.of[replica]] += 1
-        self._live = self._least = None
+        self._live = self._least = self._most = None
 
     def heard(self, live: Iterable[int]) -> None:
         """These are live, ascending, and nobody else: the others have no clock any more."""
         self._ids = list(live)
         self._members = set(self._ids)
-        self._live = self._least = None
+        self._live = self._least = self._most = None
         for gone in self.of.keys() - self._members:
             del self.of[gone]
         self._holders = Counter(self.of.values())
@@ -128,6 +144,8 @@ class Rounds:
         self._next_id = 1
         self._newcomers: set[int] = set()
         """Those that the coordinator has not named yet."""
+        self.waits = Waits(limits)
+        """Who has waited here for whom, and how long."""
         self.closed = self.dropped = 0
         self.waiting: dict[object, Callable[[], None]] = {}
         self.on_event: Callable[[Event, PushInfo | None], object] = lambda event, push: None
@@ -144,6 +162,11 @@ class Rounds:
     def round(self) -> int:
         """Rounds closed before the open one."""
         return self._rule.round
+
+    @property
+    def clocks(self) -> Clocks:
+        """Of the live replicas."""
+        return self._clocks
 
     @property
     def shown(self) -> View:
@@ -205,24 +228,34 @@ class Rounds:
         It shall find ``round`` rounds closed, and every live replica at ``clock`` at least.
         """
         if self.round < round:
-            wait = self._rule.due(self.view, self._now())
+            wait = self._rule.due(self.view, self.now())
             return wait or Wait(f"round {self.round} to be applied")
         behind = self._clocks.behind(clock)
         return Wait(f"{{on}} to finish {clock} steps", on=tuple(behind)) if behind else None
 
-    async def reached(self, round: int, clock: int, within_s: float) -> str:
+    def held(self, owner: object, replica: int, wait: Wait | NotYet) -> None:
+        """An answer to a replica waits, or still does; ``owner`` is the connection it is for."""
+        self.waits.held(owner, replica, wait.on, wait.whom, self.now())
+
+    def let_go(self, owner: object, replica: int) -> None:
+        """It waits no more."""
+        self.waits.let_go(owner, replica, self.now())
+
+    async def reached(self, replica: int, round: int, clock: int, within_s: float) -> str:
         """Wait until that is so, for a while; for whom it still waits then, or ""."""
         moved = asyncio.Event()
         try:
             async with asyncio.timeout(within_s):
                 while wait := self.waits_for(round, clock):
+                    self.held(moved, replica, wait)
                     self.waiting[moved] = moved.set
                     await moved.wait()
                     moved.clear()
         except TimeoutError:
             return wait.whom if wait is not None else ""
         finally:
-            self.waiting.pop(moved, None)
+            if self.waiting.pop(moved, None) is not None:
+                self.let_go(moved, replica)
         return ""
 
     # -- the shard moves -------------------------------------------------------------------------
@@ -278,13 +311,13 @@ class Rounds:
             return
         # Before the coordinator's first word nobody knows who is to be waited for.
         while self._rule.combines and self.live_version:
-            wait = None if self._is_closing else self._rule.due(self.view, self._now())
+            wait = None if self._is_closing else self._rule.due(self.view, self.now())
             if wait is not None:
                 if math.isfinite(wait.look_at):
                     self._look_at(wait.look_at)
                 break
             if not self._close():
-                self._look_at(self._now() + self._limits.backoff_min_s)
+                self._look_at(self.now() + self._limits.backoff_min_s)
                 break
         for wake in list(self.waiting.values()):
             wake()
@@ -313,5 +346,6 @@ class Rounds:
         self.closed += 1
         return True
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """The time, of the running loop."""
         return asyncio.get_running_loop().time()

@@ -404,7 +404,7 @@ class ShardService:
         clock = number(call.query.get("clock", "0"), "clock", LSN_MAX)
         if call.query.get("last") and replica == READER:
             shard.rounds.finish()
-        if words := await shard.rounds.reached(rounds, clock, self.limits.ack_every_s):
+        if words := await shard.rounds.reached(replica, rounds, clock, self.limits.ack_every_s):
             return FrameBody(iter([[frames.view(shard.rounds.shown, words=words)], None]).__next__)
         batches = fetch_batches(shard, 0, since, first)
 

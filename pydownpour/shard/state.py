@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, final
 import msgspec
 import numpy as np
 
-from pydownpour import _core, histogram
+from pydownpour import _core, histogram, waits
 from pydownpour.codecs import compiled
 from pydownpour.errors import Fenced, LimitExceeded, WrongEpoch
 from pydownpour.histogram import Histogram
@@ -72,7 +72,7 @@ process of a shard does: one that gives goes on only if the other never will."""
 
 NOT_SUMMED: Final = frozenset(
     ("index", "ready", "lsn", "refused_by", "streams", "staleness", "memory", "rss_bytes",
-     "rss_peak_bytes")
+     "rss_peak_bytes", "waits", "clock_least", "clock_most", "clock_spread_max")
 )  # fmt: skip
 """What of ShardStats is no total, or is added up in another way."""
 
@@ -294,6 +294,7 @@ class Shard:
     def goes_on_from(self, contents: Contents) -> None:
         """Count on where the process did whose place it takes over."""
         self._before, self.ids_version = contents.counts, contents.ids_version
+        self.rounds.waits.goes_on_from(contents.counts.waits.count)
 
     def _elsewhere(self) -> WrongEpoch:
         where = f"has moved to {self.entry.url}" if self.state == "gone" and self.entry else "moves"
@@ -501,6 +502,10 @@ class Shard:
             rounds=self.rounds.closed,
             rounds_dropped=self.rounds.dropped,
             fetches=self.fetches,
+            waits=self.rounds.waits.entry(self.rounds.now),
+            clock_least=self.rounds.clocks.least,
+            clock_most=self.rounds.clocks.most,
+            clock_spread_max=self.rounds.clocks.spread_max,
             bytes_received=self.bytes_received + sum(s.bytes_received for s in live),
             bytes_sent=self.bytes_sent + sum(s.bytes_sent for s in live),
             streams=len(self.streams),
@@ -527,6 +532,8 @@ def added(before: ShardStats, own: ShardStats) -> ShardStats:
         own,
         **sums,
         staleness=histogram.total([before.staleness, own.staleness]),
+        waits=waits.total(before.waits, own.waits),
+        clock_spread_max=max(before.clock_spread_max, own.clock_spread_max),
         refused_by=[RefusedEntry(replica=who, records=records) for who, records in worst],
     )
 

@@ -323,7 +323,7 @@ class ShardStream(Stream):
             else:
                 self._reply(answer)
         if self._handler.postponed is not None:
-            self._wait_for_others()
+            self._wait_for_others(self._for_whom())
 
     def _reply(self, frame: bytes) -> None:
         """Write a small frame; those that a peer does not read add up."""
@@ -400,8 +400,9 @@ class ShardStream(Stream):
         if self._sending is None:
             if not self._fetches:
                 return
-            if self._fetches[0].waits_for(self._shard):
-                self._wait_for_others()
+            wait = self._fetches[0].waits_for(self._shard)
+            if wait is not None:
+                self._wait_for_others(wait)
                 return
             self._sending = self._fetches.popleft().answer(self._shard)
         buffers = self._sending.next_buffers()
@@ -420,9 +421,11 @@ class ShardStream(Stream):
 
     # -- answers that wait for others ------------------------------------------------------------
 
-    def _wait_for_others(self) -> None:
+    def _wait_for_others(self, wait: Wait | NotYet | None) -> None:
         """Be woken when anything has moved, and say for whom it waits now and then."""
         self._shard.rounds.waiting[self] = self._woken
+        if wait is not None:
+            self._shard.rounds.held(self, self._handler.replica, wait)
         if self._wait is None:
             self._wait = self._loop.call_later(self.limits.ack_every_s, self._say_for_whom)
 
@@ -434,11 +437,15 @@ class ShardStream(Stream):
         if self._handler.may_come_now():
             self._reply(frames.view(self._shard.rounds.shown, send_again=True))
         self._send_more()
-        if not self._for_whom():
+        wait = self._for_whom()
+        if wait is None:
             self._wait_no_more()
+        else:
+            self._shard.rounds.held(self, self._handler.replica, wait)
 
     def _wait_no_more(self) -> None:
-        self._shard.rounds.waiting.pop(self, None)
+        if self._shard.rounds.waiting.pop(self, None) is not None:
+            self._shard.rounds.let_go(self, self._handler.replica)
         if self._wait is not None:
             self._wait.cancel()
             self._wait = None
@@ -446,7 +453,9 @@ class ShardStream(Stream):
     def _for_whom(self) -> Wait | NotYet | None:
         """For whom the first of its answers waits; None if none does."""
         if self._sending is None and self._fetches:
-            return self._fetches[0].waits_for(self._shard)
+            wait = self._fetches[0].waits_for(self._shard)
+            if wait is not None:
+                return wait
         push = self._handler.postponed
         decision = self._shard.rounds.decide(push) if push is not None else None
         return decision if isinstance(decision, NotYet) else None
@@ -456,7 +465,7 @@ class ShardStream(Stream):
         wait = self._for_whom()
         if wait is not None and self.is_open:
             self._reply(frames.view(self._shard.rounds.shown, words=wait.whom))
-            self._wait_for_others()
+            self._wait_for_others(wait)
 
     def lost(self, error: BaseException | None) -> None:
         """Hand the counts to the shard."""

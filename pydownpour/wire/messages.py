@@ -53,6 +53,8 @@ from pydownpour.fields import (
 from pydownpour.histogram import HistogramEntry as HistogramEntry
 from pydownpour.layout import ArrayEntry as ArrayEntry
 from pydownpour.layout import ShardEntry as ShardEntry
+from pydownpour.waits import WaitEntry as WaitEntry
+from pydownpour.waits import WaitsEntry as WaitsEntry
 
 PROTOCOL: Final = 1
 """Version of frames and messages this build speaks."""
@@ -315,6 +317,13 @@ class ShardStats(Message, frozen=True, kw_only=True):
     rounds_dropped: Count = 0
     """Fragments of those that were not applied, because they would have been NaN or infinite."""
     fetches: Count = 0
+    waits: WaitsEntry = WaitsEntry()
+    """Of replicas whose answers it held, for whom."""
+    clock_least: Count = 0
+    clock_most: Count = 0
+    """Steps finished by the live replicas that have announced any: the fewest, and the most."""
+    clock_spread_max: Count = 0
+    """The largest difference between the two that it has seen."""
     bytes_received: Count = 0
     bytes_sent: Count = 0
     streams: Count = 0

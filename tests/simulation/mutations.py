@@ -352,6 +352,11 @@ def the_dead_are_waited_for(patch: Patch) -> None:
     patch.setattr(Clocks, "heard", all_of_them)
 
 
+def waits_have_no_end(patch: Patch) -> None:
+    """An answer that was held is sent, or its connection is gone, and it is counted on."""
+    patch.setattr(Rounds, "let_go", lambda *_: None)
+
+
 def the_idle_are_waited_for(patch: Patch) -> None:
     patch.setattr(Membership, "set_idle", lambda *_: None)
 
@@ -541,6 +546,10 @@ MUTATIONS: Final = (
     Mutation("a round closes early", ("calm",), a_round_closes_early, ("closed without",),
              swarm.synced),
     Mutation("the dead are waited for", ("kill",), the_dead_are_waited_for, ("ends well",),
+             swarm.synced),
+    Mutation("whoever is gone is waited for", ("kill",), the_dead_are_waited_for,
+             ("that it is gone",), swarm.synced),
+    Mutation("waits have no end", ("calm",), waits_have_no_end, ("no answer to it is held",),
              swarm.synced),
     Mutation("the idle are waited for", ("calm",), the_idle_are_waited_for, ("ends well",),
              swarm.synced),

@@ -291,7 +291,7 @@ REPORT: dict[str, Any] = {
     "staleness": {"mean": 2.25, "max": 9, "histogram": {"2": 9}},
     "bytes": {"to_shards": 66_600_000, "from_shards": 17_300_000},
     "replicas": [{"id": 1, "name": "", "incarnations": 3, "units": 4, "samples": 8, "steps": 2,
-                  "staleness_mean": 2.25}],
+                  "staleness": {"mean": 2.25}}],
     "rss_peak_bytes": {"coordinator": 65_000_000, "shard-0": 60_000_000, "shard-1": 61_000_000},
     "storage": "disk full",
 }  # fmt: skip

@@ -15,6 +15,8 @@ from pydownpour.wire.messages import (
     ReplicaStats,
     ShardAssigned,
     ShardStats,
+    WaitEntry,
+    WaitsEntry,
 )
 
 HEARTBEAT_SIZE_MAX = 24 * limits.KIB
@@ -25,6 +27,10 @@ FULL = HistogramEntry(
     max=limits.COUNT_MAX,
     buckets=[limits.COUNT_MAX] * BUCKETS,
 )
+
+
+CONTROL = "\x01"
+"""Takes six bytes of JSON."""
 
 
 def make_shard() -> Shard:
@@ -62,10 +68,22 @@ def test_a_shard_s_heartbeat_does_not_grow_with_what_was_pushed_nor_with_who_pus
 
 def test_no_heartbeat_is_longer_than_its_bound_when_every_counter_is_at_its_end() -> None:
     most = [RefusedEntry(replica=2**32 - 1, records=limits.COUNT_MAX)] * limits.REFUSERS_TOLD_MAX
+    wait = WaitEntry(
+        limits.COUNT_MAX, 2**32 - 1, [2**32 - 1] * limits.WAITED_FOR_NAMED_MAX,
+        limits.SECONDS_MAX - 0.001, CONTROL * limits.WAIT_WORDS_LEN_MAX,
+    )  # fmt: skip
+    sums = [(2**32 - 1, limits.SECONDS_MAX - 0.001)] * limits.WAITS_TOLD_MAX
+    waits = WaitsEntry(
+        pairs=[(2**32 - 1, *one) for one in sums], waiters=sums, waited_for=sums,
+        open=[wait] * limits.WAITS_OPEN_TOLD_MAX, ended=[wait] * limits.WAITS_ENDED_TOLD_MAX,
+        **{name: limits.COUNT_MAX for name in ("count", "open_count")},
+    )  # fmt: skip
     memory = dict.fromkeys(make_shard().store.memory(), limits.COUNT_MAX)
     long = "\u20ac" * limits.WORDS_LEN_MAX
     replica = ReplicaStats(**full(ReplicaStats), staleness=FULL, waiting_for=long)
-    shard = ShardStats(**full(ShardStats), staleness=FULL, refused_by=most, memory=memory)
+    shard = ShardStats(
+        **full(ShardStats), staleness=FULL, refused_by=most, memory=memory, waits=waits
+    )
     beats = (
         Heartbeat(role="replica", id=2**32 - 1, incarnation=2**32 - 1, replica=replica),
         Heartbeat(role="shard", id=2**32 - 1, shard=shard),

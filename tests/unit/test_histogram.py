@@ -51,6 +51,12 @@ def test_totals_are_those_of_all_values_together() -> None:
     assert histogram_of(0, 9).outline() == HistogramEntry(count=2, sum=9, max=9)
 
 
+def test_a_quantile_is_the_bucket_in_which_it_lies() -> None:
+    entry = histogram_of(*range(10), 100)
+    assert [entry.quantile(share) for share in (0.0, 0.5, 0.9, 1.0)] == [0, 5, 9, 96]
+    assert HistogramEntry().quantile(0.5) == 0
+
+
 def test_counters_stop_at_what_json_can_carry() -> None:
     full = HistogramEntry(count=COUNT_MAX, sum=COUNT_MAX, max=9, buckets=[COUNT_MAX])
     both = histogram.total([full, full])

@@ -21,7 +21,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("limits",),
     ("fields", "config", "states"),
-    ("histogram", "layout", "optimizers", "codecs", "sampling"),
+    ("histogram", "waits", "layout", "optimizers", "codecs", "sampling"),
     ("policy",),
     ("wire",),
     ("net", "storage"),
@@ -50,6 +50,7 @@ NO_CORE = {"errors", "limits", "config", "fields", "states"}
 PURE = (
     "states",
     "histogram",
+    "waits",
     "layout",
     "optimizers",
     "policy",

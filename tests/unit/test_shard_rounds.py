@@ -53,7 +53,7 @@ def values(store: _core.Shard) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 def test_clocks_agree_with_a_slow_twin() -> None:
     rng = random.Random(1)
-    clocks, of, ids = Clocks(), dict[int, int](), set[int]()
+    clocks, of, ids, spread = Clocks(), dict[int, int](), set[int](), 0
     for _ in range(3000):
         if rng.random() < 0.05:
             ids = set(rng.sample(range(1, 12), rng.randint(0, 8)))
@@ -66,9 +66,15 @@ def test_clocks_agree_with_a_slow_twin() -> None:
             who = rng.randint(1, 12)
             step = of.get(who, 0) + rng.choice((0, 1, 1, 2, -1))
             assert clocks.announced(who, max(0, step)) == (of.get(who) != max(0, step))
+            is_ahead = who in ids and step > max((of[one] for one in ids if one in of), default=0)
             of[who] = max(0, step)
+            if is_ahead:
+                spread = max(spread, step - min(of[one] for one in ids if one in of))
+                assert clocks.spread_max == spread
         assert clocks.live == tuple(sorted(ids))
-        assert clocks.least == min((of[one] for one in ids if one in of), default=0)
+        heard = [of[one] for one in ids if one in of] or [0]
+        assert (clocks.least, clocks.most) == (min(heard), max(heard))
+        assert clocks.spread_max >= spread
         assert clocks.behind(3) == [one for one in sorted(ids) if of.get(one, 3) < 3]
 
 
@@ -132,8 +138,8 @@ async def test_a_fetch_waits_for_clocks_but_not_for_the_gone() -> None:
         rounds.announced(PushInfo(replica, clock, 4, 1.0, 0))
     assert rounds.waits_for(0, 4) == Wait("{on} to finish 4 steps", on=(2,))
     assert (rounds.waits_for(0, 3), rounds.shown.least_clock) == (None, 3)
-    assert await rounds.reached(0, 4, 0.001) == "replica 2 to finish 4 steps"
-    waiting = asyncio.create_task(rounds.reached(0, 4, 60.0))
+    assert await rounds.reached(1, 0, 4, 0.001) == "replica 2 to finish 4 steps"
+    waiting = asyncio.create_task(rounds.reached(1, 0, 4, 60.0))
     await asyncio.sleep(0)
     rounds.announced(PushInfo(2, 4, 4, 1.0, 0))
     assert await waiting == ""

@@ -14,7 +14,14 @@ from pydownpour.histogram import BUCKETS, HistogramEntry
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.wire import messages
-from pydownpour.wire.messages import EvaluationEntry, ReplicaStats, ShardStats, Status
+from pydownpour.wire.messages import (
+    EvaluationEntry,
+    ReplicaStats,
+    ShardStats,
+    Status,
+    WaitEntry,
+    WaitsEntry,
+)
 from tests.fakes.coordination import Cast
 
 REPLICAS, SHARDS = 3000, 1000
@@ -22,6 +29,16 @@ MOST = limits.COUNT_MAX
 FULL = HistogramEntry(count=MOST, sum=MOST, max=MOST, buckets=[MOST] * BUCKETS)
 CONTROL = "\x01"
 """Takes six bytes of JSON."""
+SUMS = [(2**32 - 1, limits.SECONDS_MAX - 0.001)] * limits.WAITS_TOLD_MAX
+WAIT = WaitEntry(
+    MOST, 2**32 - 1, [2**32 - 1] * limits.WAITED_FOR_NAMED_MAX, limits.SECONDS_MAX - 0.001,
+    CONTROL * limits.WAIT_WORDS_LEN_MAX,
+)  # fmt: skip
+WAITS = WaitsEntry(
+    count=MOST, pairs=[(2**32 - 1, *one) for one in SUMS], waiters=SUMS, waited_for=SUMS,
+    open=[WAIT] * limits.WAITS_OPEN_TOLD_MAX, ended=[WAIT] * limits.WAITS_ENDED_TOLD_MAX,
+)  # fmt: skip
+"""As long as an entry can be."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +53,9 @@ def crowd() -> Cast:
         place.become("loading")
         place.become("ready")
         place.url = f"https://shard-{place.index}.example/{'p' * 200}"
-        place.stats = ShardStats(index=place.index, ready=True, bytes_received=7, staleness=FULL)
+        place.stats = ShardStats(
+            index=place.index, ready=True, bytes_received=7, staleness=FULL, waits=WAITS
+        )
     for number in range(REPLICAS):
         cast.join(f"replica-{number}")
     members: list[Member] = list(cast.job.members)

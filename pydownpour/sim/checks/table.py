@@ -34,6 +34,7 @@ from pydownpour.sim.checks.roles import (
 )
 from pydownpour.sim.checks.rounds import RoundsAreWhole
 from pydownpour.sim.checks.samples import SampleOracle
+from pydownpour.sim.checks.waits import NobodyWaitsForTheDead, WhoWaitsIsHeld
 from pydownpour.sim.checks.work import (
     EndInWords,
     LedgerBalances,
@@ -56,6 +57,8 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     MemoryWithinBounds,
     ParametersCountPushes,
     RoundsAreWhole,
+    NobodyWaitsForTheDead,
+    WhoWaitsIsHeld,
     UnitsCountOnce,
     SamplesCount,
     LedgerBalances,
