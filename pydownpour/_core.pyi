@@ -58,6 +58,7 @@ CODE_ROUND: Final[int]  # 11, the record's round is not open
 CODE_NORM: Final[int]  # 12, the gradient is larger than the job allows
 CODE_NOT_YET: Final[int]  # 13, a VIEW will ask for the push again
 CODE_WRONG_EPOCH: Final[int]  # 14, the shard is served by another process
+CODE_SUPERSEDED: Final[int]  # 15, the fragment has changed since the record's base
 
 DTYPE_F32: Final[int]  # 1
 DTYPE_F64: Final[int]  # 2
@@ -292,19 +293,21 @@ class Shard:
         base_version: int | None = None,
         scale: float = 1.0,
         staleness_power: float = 0.0,
+        staleness_max: int | None = None,
         round: int | None = None,
         weight: float = 1.0,
         samples: int = 0,
     ) -> int:
         """Check one record without identity and apply it, or add it to its round; returns its LSN.
 
-        base_version None: not stale. samples: training samples behind it, for schedules.
+        base_version None: not stale. staleness_max: a record that is staler is not applied (None:
+        however stale). samples: training samples behind it, for schedules.
 
         Raises NonFiniteGradient (with .count and .first_index) and changes nothing if the payload,
         times its factor, holds NaN or Inf, or if the result would; LimitExceeded if there is no
         block to write to or no room in the journal; ParameterError for a wrong length, fragment or
         dtype, or numbers that accept() refuses, or a norm above max_norm; LocalProtocolError if the
-        round is not open.
+        round is not open, or it is staler than that.
         """
     @property
     def accumulates(self) -> bool:
@@ -529,6 +532,7 @@ class ShardInlet:
         *,
         scale: float = 1.0,
         staleness_power: float = 0.0,
+        staleness_max: int | None = None,
         round: int | None = None,
         weight: float = 1.0,
         samples: int = 0,

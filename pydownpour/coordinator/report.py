@@ -175,6 +175,7 @@ def _records(places: list[Place]) -> dict[str, int]:
     return {
         "applied": sum(place.stats.lsn for place in places),
         "duplicate": sum(place.stats.records_duplicate for place in places),
+        "superseded": sum(place.stats.records_superseded for place in places),
         "refused": sum(place.stats.records_refused for place in places),
     }
 

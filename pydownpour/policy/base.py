@@ -120,9 +120,17 @@ class ReplicaRule(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Apply:
-    """Each record is an update of its own."""
+    """Each record is an update of its own.
+
+    Attributes:
+        staleness_max: A record that is staler is not applied, and nobody is to blame: others have
+            changed its fragment since its base. 0: only to the very version that the gradient was
+            computed from, so of several pushes that name the same base each fragment takes one.
+            None: however stale.
+    """
 
     scale: Scale = AS_IT_IS
+    staleness_max: int | None = None
 
 
 @final

@@ -185,6 +185,9 @@ def _check_scale(decision: Apply | Accumulate, where: str) -> None:
         raise ConfigError(
             f"{where}: {scale}: the factor must be finite, the power 0 to {POWER_MAX:g}"
         )
+    allowed = decision.staleness_max if isinstance(decision, Apply) else None
+    if allowed is not None and (not isinstance(allowed, int) or allowed < 0):
+        raise ConfigError(f"{where}: staleness_max={allowed!r} must be a whole number, or None")
     weight = decision.weight if isinstance(decision, Accumulate) else 1.0
     if not (math.isfinite(weight) and weight > 0):
         raise ConfigError(f"{where}: weight={weight} must be positive and finite")

@@ -531,9 +531,11 @@ class Link:
         if frame.aux in frames.NOT_NOW:
             self._hold(frame, words)
             return
-        log.warning("%s refused a push: %s", self.describe(), words)
-        by_policy = frame.aux == Code.POLICY
-        self._settle(frame, refused=words, by_policy=by_policy)
+        is_superseded = frame.aux == Code.SUPERSEDED
+        if not is_superseded:
+            log.warning("%s refused a push: %s", self.describe(), words)
+        by_policy = is_superseded or frame.aux == Code.POLICY
+        self._settle(frame, refused=words, by_policy=by_policy, superseded=is_superseded)
 
     def _hold(self, frame: _core.Frame, words: str) -> None:
         """The shard does not take these records now: they are sent again a little later.
@@ -578,6 +580,7 @@ class Link:
         staleness: int = 0,
         refused: str = "",
         by_policy: bool = False,
+        superseded: bool = False,
     ) -> None:
         if answer.count:
             self._got_somewhere()
@@ -589,6 +592,7 @@ class Link:
             if refused:
                 push.refused_fragments += refused_here
                 push.refused += fresh
+                push.superseded += fresh if superseded else 0
                 push.reason = push.reason or refused
                 push.by_policy = by_policy
             if portion.open == 0:

@@ -50,6 +50,7 @@ class Push:
         open_portions: Shards that have not answered for all their records.
         is_settled: Every record has its definite answer, or none was sent.
         refused: Records refused, over all shards.
+        superseded: Those of them that were for a version which others have changed.
         staleness: The largest reported.
         by_policy: The job's policy refused it.
         reason: Why it was not applied, in words: the first refusal's. One that has a reason before
@@ -68,6 +69,7 @@ class Push:
     open_portions: int = 0
     is_settled: bool = False
     refused: int = 0
+    superseded: int = 0
     staleness: int = 0
     by_policy: bool = False
     reason: str = ""

@@ -206,7 +206,7 @@ class Shard:
         self.pushes = 0
         self.pushes_duplicate = 0
         self.pushes_refused = 0
-        self.records_duplicate = 0
+        self.records_duplicate = self.records_superseded = 0
         self.refusals = Refusals(limits.refusers_kept_max)
         self.staleness = Histogram()
         self.fetches = 0
@@ -450,6 +450,8 @@ class Shard:
             )
         if code is Code.NORM:
             return f"{where}: {self._too_large(refusal.norm)}"
+        if code is Code.SUPERSEDED:
+            return f"{where}: others have changed the fragment since its base; not applied"
         if code is Code.FULL:
             memory = self.store.memory()
             return (
@@ -475,9 +477,9 @@ class Shard:
             if push.applied:
                 self.pushes += 1
                 self.staleness.add(push.staleness)
-            elif push.refused == 0:
+            elif not (push.refused or push.superseded):
                 self.pushes_duplicate += 1
-            if push.info is not None and (push.applied or push.refused):
+            if push.info is not None and (push.applied or push.refused or push.superseded):
                 self.rounds.arrived(push.info)
 
     def count_refused(self, replica: int, records: int, push: PushTally) -> None:
@@ -486,6 +488,11 @@ class Shard:
         if push.refused == 0:
             self.pushes_refused += 1
         push.refused += records
+
+    def count_superseded(self, records: int, push: PushTally) -> None:
+        """Book records that were for a version which others have changed: nobody is to blame."""
+        self.records_superseded += records
+        push.superseded += records
 
     def statistics(self, *, rss_bytes: int = 0, rss_peak_bytes: int = 0) -> ShardStats:
         live = self.streams.values()
@@ -497,6 +504,7 @@ class Shard:
             pushes_duplicate=self.pushes_duplicate,
             pushes_refused=self.pushes_refused,
             records_duplicate=self.records_duplicate,
+            records_superseded=self.records_superseded,
             records_refused=self.refusals.records,
             refused_by=self.refusals.most(),
             rounds=self.rounds.closed,
@@ -561,4 +569,5 @@ class PushTally:
     """Some of its records were turned down for now, and will come again."""
     applied: int = 0
     refused: int = 0
+    superseded: int = 0
     staleness: int = 0

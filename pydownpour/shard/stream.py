@@ -23,7 +23,7 @@ from pydownpour.errors import (
     WrongEpoch,
 )
 from pydownpour.net.pace import Pace, Watch
-from pydownpour.policy import Accumulate, NotYet, PushInfo, Wait
+from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Wait
 from pydownpour.shard.state import Admitted, PushTally, Shard, Stream
 from pydownpour.shard.turns import Share
 from pydownpour.wire import frames
@@ -144,6 +144,7 @@ class PushHandler:
         self.inlet.accept(
             scale=scale.factor,
             staleness_power=scale.staleness_power,
+            staleness_max=decision.staleness_max if isinstance(decision, Apply) else None,
             round=added.round if added is not None else None,
             weight=added.weight if added is not None else 1.0,
             samples=admitted.push.samples,
@@ -160,6 +161,8 @@ class PushHandler:
     def _refused(self, code: frames.Code, records: int) -> None:
         if code in frames.NOT_NOW:
             self.tally.is_postponed = True
+        elif code is Code.SUPERSEDED:
+            self.shard.count_superseded(records, self.tally)
         else:
             self.shard.count_refused(self.replica, records, self.tally)
 

@@ -103,6 +103,7 @@ class Code(enum.IntEnum):
     ROUND = _core.CODE_ROUND
     NORM = _core.CODE_NORM
     NOT_YET = _core.CODE_NOT_YET
+    SUPERSEDED = _core.CODE_SUPERSEDED
 
 
 NOT_NOW: Final = (Code.WINDOW, Code.FULL, Code.ROUND, Code.NOT_YET)

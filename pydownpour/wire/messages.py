@@ -309,6 +309,8 @@ class ShardStats(Message, frozen=True, kw_only=True):
     pushes_duplicate: Count = 0
     pushes_refused: Count = 0
     records_duplicate: Count = 0
+    records_superseded: Count = 0
+    """Not applied, and nobody's fault: they were for a version that others have changed."""
     records_refused: Count = 0
     refused_by: Annotated[list[RefusedEntry], Meta(max_length=limits.REFUSERS_TOLD_MAX)] = []
     """Of whom the most; ``records_refused`` counts those of all others, too."""

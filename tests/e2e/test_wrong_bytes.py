@@ -324,6 +324,8 @@ async def test_refusals_reach_the_report(tmp_path: Path) -> None:
         await stranger.post(stranger.push(poison))
         await honest_work(stage, 1)
         await dismiss(stage.url)
-    assert stage.report["records"] == {"applied": 4, "duplicate": 0, "refused": 1}
+    assert stage.report["records"] == {
+        "applied": 4, "duplicate": 0, "superseded": 0, "refused": 1,
+    }  # fmt: skip
     (shard,) = stage.report["shards"]
     assert shard["refused_by"] == {str(stranger.replica): 1}

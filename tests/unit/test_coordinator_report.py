@@ -98,7 +98,7 @@ def finished() -> Cast:
     for index in range(2):
         cast.shard_beat(
             index, pushes=8, pushes_duplicate=index, pushes_refused=1, lsn=16,
-            records_duplicate=index, records_refused=2,
+            records_duplicate=index, records_superseded=3 * index, records_refused=2,
             refused_by=[RefusedEntry(replica=2, records=2)],
             bytes_received=100, bytes_sent=1000, rss_peak_bytes=77,
         )  # fmt: skip
@@ -132,7 +132,7 @@ def test_the_reports_counts_agree() -> None:
         "max": 3,
         "histogram": {"0": 5, "1": 1, "3": 2},
     }
-    assert report["records"] == {"applied": 32, "duplicate": 1, "refused": 4}
+    assert report["records"] == {"applied": 32, "duplicate": 1, "superseded": 3, "refused": 4}
     assert report["bytes"] == {"to_shards": 200, "from_shards": 2000}
     assert report["rss_peak_bytes"] == {
         "coordinator": 5, "shard-0": 77, "shard-1": 77, "one": 1000, "two": 2000,

@@ -110,6 +110,26 @@ def test_staleness_divides_where_it_is_known() -> None:
     assert read(store)[32] == -1.0, "nothing happened to that fragment"
 
 
+def test_of_several_records_with_one_base_a_fragment_takes_one() -> None:
+    """Compare and apply: a record is for the version that it names, or for none."""
+    store = make_store(accumulates=False)
+    ones = np.ones(LEN, "f4")
+    assert store.apply(0, ONES, 1, base_version=0, staleness_max=0) == 1
+    with pytest.raises(errors.LocalProtocolError, match="1 updates since the record's base"):
+        store.apply(0, ONES, 1, base_version=0, staleness_max=0)
+    # Fragment 0 has its update; fragment 1 gets it from whoever comes next, and once.
+    only_fresh = {"staleness_max": 0}
+    refusal, settled = feed(store, push(1, ones), **only_fresh)
+    assert (refusal.code, refusal.fragment) == (_core.CODE_SUPERSEDED, 0)
+    assert (settled.fragment, settled.count, settled.applied, settled.last) == (1, 1, 1, True)
+    again, last = feed(store, push(1, ones), **only_fresh)
+    assert again.code == _core.CODE_SUPERSEDED, "what was not applied is not called a duplicate"
+    assert (last.count, last.applied) == (1, 0), "and what was is"
+    np.testing.assert_array_equal(read(store), -ones)
+    store.apply(0, ONES, 1, base_version=0, staleness_max=1)
+    assert store.version(0) == 2
+
+
 def test_an_export_carries_open_rounds_samples_and_what_was_closed() -> None:
     old, new = make_store(), make_store()
     old.apply(1, ONES[:8], 1, round=3)

@@ -128,3 +128,14 @@ async def test_pushes_that_had_nothing_for_a_shard_are_not_called_settled_there(
     push(link, 12)
     assert shard.admit(1, 1, 12, 2, 3, link.first_open) == "new"
     assert shard.applied(1) == (1, 9, 0)
+
+
+async def test_what_others_have_superseded_is_settled_and_nobody_is_to_blame() -> None:
+    link = make_link()
+    one = push(link, 1)
+    words = frames.refuse(push=1, fragment=3, count=1, code=Code.SUPERSEDED, words="too late")
+    for frame in _core.scan_frames(words):
+        link.on_frame(frame)
+    ack(link, 1, 2, 1)
+    ack(link, 1, 4, 1)
+    assert (one.open_portions, one.refused, one.superseded, one.by_policy) == (0, 1, 1, True)

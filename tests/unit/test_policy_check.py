@@ -156,6 +156,7 @@ class Secretive(Taking):
         (answering(Accumulate(0, weight=0.0)), "weight=0.0 must be positive and finite"),
         (answering(Apply(Scale(staleness_power=9.0))), "the power 0 to 8"),
         (answering(Apply(Scale(factor=float("nan")))), "the factor must be finite"),
+        (answering(Apply(staleness_max=-1)), "staleness_max=-1 must be a whole number, or None"),
         (answering(NotYet("replica 7", on=(1, 7))), r"on=\(1, 7\) holds \[7\], and live are \[1\]"),
         (answering(NotYet("replica 1", on=[1])),  # type: ignore[arg-type]
          r"on=\[1\] must be a tuple of replicas' ids"),

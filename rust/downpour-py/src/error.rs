@@ -177,7 +177,7 @@ fn apply_class(error: &ApplyError) -> (&'static str, Details) {
             vec![("count", *count as u64), ("first_index", *first_index as u64)],
         ),
         ApplyError::Full { .. } => ("LimitExceeded", vec![]),
-        ApplyError::Round { .. } => ("LocalProtocolError", vec![]),
+        ApplyError::Round { .. } | ApplyError::Superseded { .. } => ("LocalProtocolError", vec![]),
         _ => ("ParameterError", vec![]),
     }
 }
@@ -216,6 +216,7 @@ pub fn all_errors(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         Failure::Apply(ApplyError::Fragment { fragment: 7, fragments: 4 }),
         Failure::Apply(ApplyError::Round { round: 1, open: 2, count: 3 }),
         Failure::Apply(ApplyError::Accumulators),
+        Failure::Apply(ApplyError::Superseded { staleness: 2, allowed: 0 }),
         Failure::Close(CloseError::Dropped {
             of: Accumulated { round: 2, count: 3, ..Accumulated::default() },
             cause: ApplyError::NonFinite { count: 2, first_index: 5 },

@@ -129,19 +129,22 @@ impl ShardInlet {
 
     /// Take the fragments of the push just announced.
     #[pyo3(signature = (
-        *, scale = 1.0, staleness_power = 0.0, round = None, weight = 1.0, samples = 0
+        *, scale = 1.0, staleness_power = 0.0, staleness_max = None, round = None, weight = 1.0,
+        samples = 0
     ))]
+    #[allow(clippy::too_many_arguments, reason = "one a field of the admission, by name")]
     fn accept(
         &self,
         py: Python<'_>,
         scale: f32,
         staleness_power: f64,
+        staleness_max: Option<u64>,
         round: Option<u64>,
         weight: f64,
         samples: u64,
     ) -> PyResult<()> {
         let round = round.map(|number| Round { number, weight });
-        let admission = Admission { scale, staleness_power, samples, round };
+        let admission = Admission { scale, staleness_power, staleness_max, samples, round };
         enter(py, 0, || {
             Ok(self.receiver.with(|inlet, _| inlet.accept(admission, &self.shard))??)
         })

@@ -233,7 +233,7 @@ impl Shard {
     #[allow(clippy::too_many_arguments, reason = "keywords in Python")]
     #[pyo3(signature = (
         fragment, payload, dtype, *, base_version = None, scale = 1.0, staleness_power = 0.0,
-        round = None, weight = 1.0, samples = 0
+        staleness_max = None, round = None, weight = 1.0, samples = 0
     ))]
     fn apply(
         &self,
@@ -244,13 +244,14 @@ impl Shard {
         base_version: Option<u64>,
         scale: f32,
         staleness_power: f64,
+        staleness_max: Option<u64>,
         round: Option<u64>,
         weight: f64,
         samples: u64,
     ) -> PyResult<u64> {
         enter(py, payload.bytes().len(), || {
             let round = round.map(|number| Round { number, weight });
-            let admission = Admission { scale, staleness_power, samples, round };
+            let admission = Admission { scale, staleness_power, staleness_max, samples, round };
             admission.validate(self.store().accumulates())?;
             let gradient = Gradient::from_bytes(payload.bytes(), self::dtype(dtype)?)?;
             let base = base_version.unwrap_or(u64::MAX);

@@ -102,6 +102,7 @@ proptest! {
                     scale: 0.5,
                     staleness_power: 1.0,
                     samples: 4,
+                    staleness_max: None,
                     round: act.rounds.then_some(Round { number, weight: 2.0 }),
                 };
                 let base = first.version(act.fragment).saturating_sub(act.stale);

@@ -239,7 +239,8 @@ fn call() -> impl Strategy<Value = Call> {
     let take = (0..2_usize, value, 0..6_u64, 0.5_f32..1.5, power, 0..50_u64, round).prop_map(
         |(fragment, value, base, scale, staleness_power, samples, round)| {
             let round = round.map(|(number, weight)| Round { number, weight });
-            let admission = Admission { scale, staleness_power, samples, round };
+            let admission =
+                Admission { scale, staleness_power, samples, round, ..Admission::default() };
             Call::Take { fragment, value, base, admission }
         },
     );

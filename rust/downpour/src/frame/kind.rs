@@ -149,11 +149,13 @@ pub enum Code {
     NotYet = 13,
     /// The shard is served by another process, or is about to be: see the newest shard map.
     WrongEpoch = 14,
+    /// Others have changed the fragment since the record's base: it is not for this version.
+    Superseded = 15,
 }
 
 impl Code {
     /// Every code, in the order of its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::NonFinite,
         Self::ResultNonFinite,
         Self::Length,
@@ -168,6 +170,7 @@ impl Code {
         Self::Norm,
         Self::NotYet,
         Self::WrongEpoch,
+        Self::Superseded,
     ];
 
     /// The number on the wire.
@@ -194,6 +197,7 @@ impl Code {
             Self::Norm => "NORM",
             Self::NotYet => "NOT_YET",
             Self::WrongEpoch => "WRONG_EPOCH",
+            Self::Superseded => "SUPERSEDED",
         }
     }
 }

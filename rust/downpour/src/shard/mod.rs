@@ -114,6 +114,7 @@ impl From<ApplyError> for Refused {
             ApplyError::Norm { norm, .. } => Self { norm, ..Self::because(Code::Norm) },
             ApplyError::Length { .. } => Self::because(Code::Length),
             ApplyError::Fragment { .. } => Self::because(Code::Fragment),
+            ApplyError::Superseded { .. } => Self::because(Code::Superseded),
             ApplyError::Full { .. } => Self::because(Code::StoreFull),
             ApplyError::Round { .. } => Self::because(Code::Round),
             ApplyError::Accumulators => Self::because(Code::Unsupported),

@@ -12,6 +12,9 @@ pub struct Admission {
     /// The gradient is also divided by `max(1, staleness)` to this power; see
     /// [`factor`](Self::factor).
     pub staleness_power: f64,
+    /// A record that is staler is not applied: `Some(0)` applies one only to the very version that
+    /// it was computed from.
+    pub staleness_max: Option<u64>,
     /// Training samples behind the push: what schedules by samples count.
     pub samples: u64,
     /// `None` applies each record as an update of its own.
@@ -44,7 +47,7 @@ pub enum AdmissionError {
 
 impl Default for Admission {
     fn default() -> Self {
-        Self { scale: 1.0, staleness_power: 0.0, samples: 0, round: None }
+        Self { scale: 1.0, staleness_power: 0.0, staleness_max: None, samples: 0, round: None }
     }
 }
 

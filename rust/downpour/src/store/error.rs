@@ -61,6 +61,9 @@ pub enum ApplyError {
     Round { round: u64, open: u64, count: u64 },
     #[error("this store has no accumulators")]
     Accumulators,
+    /// Others have changed the fragment since the record's base, more often than is allowed.
+    #[error("the fragment had {staleness} updates since the record's base, allowed are {allowed}")]
+    Superseded { staleness: u64, allowed: u64 },
     /// No room for another copy of a stripe: readers hold too many old ones. Retry when they have
     /// let go.
     #[error("no room: {used} of {limit} {what} are in use; retry when readers let go")]

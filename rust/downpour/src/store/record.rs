@@ -81,6 +81,9 @@ impl Store {
         let mut claim = shared.claim();
         let version_before = shared.version();
         let staleness = version_before.saturating_sub(received.base_version);
+        if let Some(allowed) = admission.staleness_max.filter(|&allowed| staleness > allowed) {
+            return Err(ApplyError::Superseded { staleness, allowed });
+        }
         let (scale, samples) = (admission.factor(staleness), admission.samples);
         let round = None;
         let update = Update { scale, staleness, round_count: 1, samples };
