@@ -312,6 +312,11 @@ class Shard:
     @property
     def accumulates(self) -> bool:
         """Whether records may be combined in rounds."""
+    def start_accumulating(self) -> None:
+        """As accumulates=True, from now on; while records are applied, and again without effect.
+
+        Raises LimitExceeded if there is no memory for it: then nothing has changed.
+        """
     def accumulated(self, fragment: int) -> tuple[int, int, float] | None:
         """(round, records, sum of their weights) of a fragment's open round, or None."""
     def read_accumulated(self, fragment: int, target: _Bytes) -> None:
@@ -370,7 +375,8 @@ class Shard:
     def import_state(self, states: Sequence[_Bytes]) -> None:
         """Take back what shards exported that together have all fragments of this one, before the
         first apply; states and fragments that are not this shard's are left out. The state of a
-        shard with just these fragments goes on as it was. Cut anew, a shard knows every duplicate
+        shard with just these fragments goes on as it was, and combines records in rounds if that
+        did. Cut anew, a shard knows every duplicate
         and every open round, but its LSN becomes the number of its fragments' updates and open
         records, as if all were changed then, and nobody's records are counted by name
         (applied_of_nobody has them): fetch from 0. Raises CheckpointError for bytes that are

@@ -92,7 +92,7 @@ def test_numbers_that_make_no_sense_are_named() -> None:
             store.apply(0, ONES, 1, **numbers)
     with pytest.raises(errors.ParameterError, match="factor is inf"):
         store.close_round(0, 0, factor=float("inf"))
-    with pytest.raises(errors.ParameterError, match="accumulates=True"):
+    with pytest.raises(errors.ParameterError, match="see start_accumulating"):
         make_store(accumulates=False).apply(0, ONES, 1, round=0)
     with pytest.raises(errors.ParameterError, match="no accumulators"):
         make_store(accumulates=False).close_round(0, 0)
@@ -148,8 +148,37 @@ def test_an_export_carries_open_rounds_samples_and_what_was_closed() -> None:
         assert (closed.lsn, closed.count, closed.samples) == (5, 2, 8)
     np.testing.assert_array_equal(read(new), read(old))
     assert new.export_state() == old.export_state()
-    with pytest.raises(errors.CheckpointError, match="combines records in rounds"):
-        make_store(accumulates=False).import_state([old.export_state()])
+
+
+def test_a_store_combines_from_the_moment_it_is_told_to() -> None:
+    store = make_store(accumulates=False)
+    store.apply(0, ONES, 1)
+    with pytest.raises(errors.ParameterError, match="no accumulators"):
+        store.apply(0, ONES, 1, round=7)
+    assert (store.accumulates, store.memory()["accumulators"]) == (False, 0)
+    store.start_accumulating()
+    store.apply(0, ONES, 1, round=7)
+    store.start_accumulating()
+    assert store.accumulated(0) == (7, 1, 1.0)
+    assert (store.accumulates, store.memory()["accumulators"]) == (True, 4 * store.len)
+    store.apply(0, ONES, 1)
+    closed = store.close_round(0, 7)
+    assert closed is not None
+    assert (closed.lsn, closed.version, read(store)[0]) == (4, 3, -3.0)
+
+
+def test_a_state_with_rounds_makes_a_store_combine_and_one_without_takes_none_away() -> None:
+    old = make_store()
+    old.apply(0, ONES, 1, round=4)
+    new, plain = make_store(accumulates=False), make_store(accumulates=False)
+    for store, of in ((new, old), (plain, make_store(accumulates=False))):
+        store.load(0, read(of))
+        store.import_state([of.export_state()])
+    assert (new.accumulated(0), plain.accumulates) == ((4, 1, 1.0), False)
+    combining = make_store()
+    combining.import_state([plain.export_state()])
+    combining.apply(0, ONES, 1, round=2)
+    assert combining.accumulated(0) == (2, 1, 1.0)
 
 
 def test_open_rounds_go_with_their_fragments_into_other_shards() -> None:

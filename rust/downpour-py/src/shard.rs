@@ -265,6 +265,11 @@ impl Shard {
         self.store().accumulates()
     }
 
+    /// Combine records in rounds from now on, too.
+    fn start_accumulating(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, usize::MAX, || Ok(self.shard.start_accumulating()?))
+    }
+
     /// (round, records, sum of their weights) of what a fragment has accumulated, or None.
     fn accumulated(&self, py: Python<'_>, fragment: u32) -> PyResult<Option<(u64, u64, f64)>> {
         enter(py, 0, || {

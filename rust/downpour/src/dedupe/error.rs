@@ -27,11 +27,6 @@ pub enum StateError {
     /// A fragment of which the states say nothing, or more than once.
     #[error("fragment {fragment} is in {count} of the states, it must be in one of them")]
     Count { fragment: u32, count: usize },
-    /// Records that this shard would have taken otherwise.
-    #[error("a state of a shard that {} records in rounds, this one {}",
-        if *.accumulates { "combines" } else { "does not combine" },
-        if *.accumulates { "does not" } else { "does" })]
-    Rounds { accumulates: bool },
     /// An open round that no fragment of this shard can have.
     #[error("fragment {fragment} cannot have accumulated what the state says of its round")]
     Round { fragment: u32 },

@@ -63,7 +63,6 @@ struct State {
     fragment_len: u64,
     len: u64,
     lsn: u64,
-    accumulates: bool,
     fragments: Vec<Fragment>,
     windows: Windows,
 }
@@ -127,7 +126,8 @@ impl Shard {
     }
 
     /// Take the states of shards that together own every fragment of this one, in place of this
-    /// shard's empty one. The state of a shard with just these fragments is taken as it is.
+    /// shard's empty one. The state of a shard with just these fragments is taken as it is. If one
+    /// of them combines, this one does from now on.
     ///
     /// # Errors
     /// [`ImportError::State`] if bytes are damaged, of another version or another layout, or a
@@ -142,6 +142,9 @@ impl Shard {
         let all = |of: fn(&Fragment) -> u64| merged.fragments.iter().map(of).collect::<Vec<_>>();
         let (versions, lsns) = (all(|one| one.version), all(|one| one.lsn));
         store.restore(merged.lsn, &versions, &lsns, &all(|one| one.samples))?;
+        if merged.fragments.iter().any(|fragment| fragment.round.is_some()) {
+            store.start_accumulating()?;
+        }
         for (place, fragment) in merged.fragments.iter().enumerate() {
             if let Some((open, sum)) = &fragment.round {
                 store.restore_accumulated(place, *open, sum)?;
@@ -181,8 +184,7 @@ impl Shard {
         let windows = Windows::join(own, &shares, lsn)?;
         let geometry = self.store().geometry();
         let (fragment_len, len) = (geometry.fragment_len as u64, geometry.len as u64);
-        let accumulates = self.store().accumulates();
-        Ok(State { fragment_len, len, lsn, accumulates, fragments, windows })
+        Ok(State { fragment_len, len, lsn, fragments, windows })
     }
 
     /// Whether every fragment of this shard comes from one of the states, with all its elements.
@@ -190,10 +192,6 @@ impl Shard {
         let expected = self.store().geometry().fragment_len as u64;
         if let Some(state) = states.iter().find(|state| state.fragment_len != expected) {
             return Err(StateError::FragmentLen { found: state.fragment_len, expected });
-        }
-        let accumulates = !self.store().accumulates();
-        if states.iter().any(|state| state.accumulates == accumulates) {
-            return Err(StateError::Rounds { accumulates });
         }
         for (place, fragment) in self.fragments().enumerate() {
             let mut lens = states.iter().filter_map(|state| state.elements(fragment));
@@ -264,14 +262,8 @@ impl State {
             return Err(StateError::Size { actual: bytes.len(), expected });
         };
         let fragments = parse_fragments(head, lsn)?;
-        let mut state = Self {
-            fragment_len,
-            len,
-            lsn,
-            accumulates,
-            fragments,
-            windows: Windows::new(first..end),
-        };
+        let mut state =
+            Self { fragment_len, len, lsn, fragments, windows: Windows::new(first..end) };
         let mut words = Words::new(rest);
         for fragment in (first..end).filter(|_| accumulates) {
             let wrong = StateError::Inconsistent {

@@ -265,6 +265,16 @@ impl Shard {
         self.store.take(self.expect_place(fragment)?, gradient, base_version, admission)
     }
 
+    /// Combine records in rounds from now on, too; see [`Store::start_accumulating`].
+    ///
+    /// # Errors
+    /// [`StoreError::Memory`]; records are applied as before.
+    pub fn start_accumulating(&self) -> Result<(), StoreError> {
+        // An export has the rounds of all fragments, or of none.
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        self.store.start_accumulating()
+    }
+
     /// Apply what one fragment has accumulated; see [`Store::close_round`].
     ///
     /// # Errors

@@ -13,12 +13,14 @@
 //!
 //! # Limits
 //!
-//! One f32 an element and a few counters a fragment, reserved with the store.
+//! One f32 an element and a few counters a fragment, reserved when records are to be combined for
+//! the first time; a store that never combines has none.
 
 use super::error::CloseError;
 use super::fragment::Claim;
 use super::journal::{Change, Received};
 use super::record::{Applied, Update};
+use super::sync::Ordering;
 use super::{ApplyError, Round, Store, StoreError};
 use crate::kernel::{Gradient, add_scaled, are_finite};
 use crate::number::single;
@@ -61,23 +63,41 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Memory`] if there is none left to reserve.
-    pub fn accumulating(mut self) -> Result<Self, StoreError> {
-        for (fragment, shared) in self.fragments.iter().enumerate() {
-            let len = self.geometry.fragment_range(fragment).len();
-            let mut sum = Vec::new();
-            let bytes = self.geometry.len * size_of::<f32>();
-            sum.try_reserve_exact(len).map_err(|_| StoreError::Memory { bytes })?;
-            *shared.claim() = Some(Box::new(Accumulator { sum, open: Accumulated::default() }));
-        }
-        self.accumulates = true;
+    /// As [`Store::start_accumulating`].
+    pub fn accumulating(self) -> Result<Self, StoreError> {
+        self.start_accumulating()?;
         Ok(self)
+    }
+
+    /// Have an accumulator for each fragment from now on; again, it changes nothing. Records may
+    /// be applied meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Memory`] if there is none left to reserve: records cannot be combined then,
+    /// and everything else goes on.
+    pub fn start_accumulating(&self) -> Result<(), StoreError> {
+        for (fragment, shared) in self.fragments.iter().enumerate() {
+            let mut claim = shared.claim();
+            if claim.is_none() {
+                let len = self.geometry.fragment_range(fragment).len();
+                let mut sum = Vec::new();
+                let bytes = self.geometry.len * size_of::<f32>();
+                sum.try_reserve_exact(len).map_err(|_| StoreError::Memory { bytes })?;
+                *claim = Some(Box::new(Accumulator { sum, open: Accumulated::default() }));
+            }
+        }
+        // ORDERING: Release, paired with the Acquire in `accumulates`.
+        self.accumulates.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Whether records may be combined in rounds.
     #[must_use]
     pub fn accumulates(&self) -> bool {
-        self.accumulates
+        // ORDERING: Acquire, paired with the Release in `start_accumulating`: who sees it finds
+        // every fragment's accumulator.
+        self.accumulates.load(Ordering::Acquire)
     }
 
     /// How far a fragment's rounds have come; `None` if there are no accumulators.
@@ -113,8 +133,8 @@ impl Store {
         Ok(Some(accumulator.open))
     }
 
-    /// Whether a fragment of this store may have accumulated this: it has accumulators, the sum is
-    /// as long as the fragment (or empty, without records), and every number is finite.
+    /// Whether a fragment of this store may have accumulated this: the sum is as long as the
+    /// fragment (or empty, without records), and every number is finite.
     ///
     /// # Panics
     ///
@@ -123,8 +143,7 @@ impl Store {
     pub fn may_hold(&self, fragment: usize, open: &Accumulated, sum: &[f32]) -> bool {
         let has_records = open.count > 0;
         let len = if has_records { self.geometry.fragment_range(fragment).len() } else { 0 };
-        self.accumulates()
-            && sum.len() == len
+        sum.len() == len
             && are_finite(self.optimizer.level(), Gradient::F32(sum), 1.0)
             && open.weight.is_finite()
             && (open.weight > 0.0) == has_records

@@ -39,7 +39,7 @@ pub enum AdmissionError {
     Power { power: f64, power_max: f64 },
     #[error("weight is {weight}, must be positive, and finite as f32 times the scale")]
     Weight { weight: f64 },
-    #[error("round {round}: this shard has no accumulators; make it with accumulates=True")]
+    #[error("round {round}: this shard has no accumulators; see start_accumulating()")]
     Accumulators { round: u64 },
     #[error("round {round} cannot be closed, so it cannot be opened")]
     Round { round: u64 },

@@ -32,7 +32,7 @@ impl Store {
         let parameters = self.geometry.len * size_of::<f32>();
         let state = parameters * self.optimizer.planes();
         let rounding = self.stripes() * block - parameters - state;
-        let accumulator = if self.accumulates { size_of::<Accumulator>() } else { 0 };
+        let accumulator = if self.accumulates() { size_of::<Accumulator>() } else { 0 };
         let tables = arena.table_bytes()
             + self.words.bytes()
             + self.fragments.len() * (size_of::<Fragment>() + accumulator);

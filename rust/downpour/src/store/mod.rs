@@ -92,7 +92,7 @@ pub struct Store {
     stride: usize,
     words: Words,
     fragments: Box<[Fragment]>,
-    accumulates: bool,
+    accumulates: AtomicBool,
     order: Order,
     /// Stripes that readers keep; see [`Store::keep`].
     kept: AtomicUsize,
@@ -146,7 +146,7 @@ impl Store {
             stride: geometry.stride(),
             words: Words::new(arena, count, fold_limit),
             fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
-            accumulates: false,
+            accumulates: AtomicBool::new(false),
             order: Order::new(None),
             kept: AtomicUsize::new(0),
             // Each stripe that is kept costs at most one block: the rest is for records.
