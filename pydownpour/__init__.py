@@ -71,7 +71,7 @@ from pydownpour.errors import (
 
 if TYPE_CHECKING:
     from pydownpour._core import __version__
-    from pydownpour.codecs import Int8
+    from pydownpour.codecs import Int8, Threshold
     from pydownpour.job import Job, Work
     from pydownpour.limits import Limits
     from pydownpour.optimizers import (
@@ -122,6 +122,7 @@ _HOMES = {
     "Replica": "replica.replica",
     "StalenessDecay": "optimizers",
     "StepDecay": "optimizers",
+    "Threshold": "codecs",
     "Trace": "optimizers",
     "Unit": "replica.work",
     "WarmUp": "optimizers",
@@ -180,6 +181,7 @@ __all__ = [
     "SimulationStuck",
     "StalenessDecay",
     "StepDecay",
+    "Threshold",
     "TooLarge",
     "Trace",
     "TransportError",

@@ -122,15 +122,17 @@ class Arrays:
         versions: _Bytes,
         codec: Codec | None = None,
         residual: _Bytes | None = None,
+        leaves_out: bool = False,
     ) -> Encoded:
         """Gather, check, cast or encode, and checksum fragments first .. first + count - 1, each
         into its place in target, as a whole FRAGMENT frame, in one pass.
 
-        target has room for the frames of all fragments, one behind the other. versions: u64, the
-        base version of each fragment. With a codec, residual has an f32 for each element, and the
-        elements must be finite (check): a sum that cannot be encoded counts as overflowed, and
-        leaves the residual as it was but for rounding. Raises ParameterError for what does not
-        fit; nothing is written then.
+        target has room for the frames of all fragments, one behind the other; with a codec they
+        have any length, the first begins at 0, and fragments of which it has nothing to say may
+        be left out. versions: u64, the base version of each fragment. With a codec, residual has
+        an f32 for each element, and the elements must be finite (check): a sum that cannot be
+        encoded counts as overflowed, and leaves the residual as it was but for rounding. Raises
+        ParameterError for what does not fit; nothing is written then.
         """
 
 @final
@@ -154,6 +156,10 @@ class Encoded:
     @property
     def squares(self) -> float:
         """Sum of the squares of the finite ones as they travel; with a codec, as they arrive."""
+    @property
+    def ends(self) -> list[int]:
+        """With a codec, where each fragment's frame ends in target: of one that was left out, where
+        it would begin."""
 
 @final
 class Optimizer:

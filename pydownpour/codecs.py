@@ -58,7 +58,44 @@ class Int8(Codec):
         compiled(self.entry())
 
 
-CODECS: tuple[type[Codec], ...] = (Int8,)
+@final
+@dataclasses.dataclass(frozen=True)
+class Threshold(Codec):
+    """Only what has grown larger than a threshold travels, as one quantum and its sign.
+
+    Strom 2015, on each element of x, the gradient and what earlier pushes left of theirs::
+
+        x > tau:   send  tau, keep x - tau
+        x < -tau:  send -tau, keep x + tau
+        else       send nothing, keep x
+
+    An element that is sent costs 4 bytes (its index, 31 bits, and its sign), and when that would be
+    more, all of them cost 2 bits each: never more than a sixteenth of float32. A fragment of which
+    nothing is sent is left out of its push: for the shard's optimizer that is no update at all.
+    Nothing is lost, only delayed: what was sent and what is kept are the sum of all gradients.
+
+    Args:
+        tau: The quantum, from 2^-122 to 2^122, rounded to 8 significant bits (then what is kept is
+            exact). It is a part of the gradient as ``step`` is given it. The paper's is one of
+            the update, which is multiplied by the learning rate already: with ``dp.SGD(lr)`` its
+            tau is ours times lr, so choose ``Threshold(theirs / lr)``.
+
+    Deviations: the unit of tau; messages go to shards, which apply them, and not to every node. One
+    quantum an element and push, as published: what is far larger than tau takes many pushes, and an
+    element beyond 65,536 times tau is refused as too large.
+    """
+
+    tau: float = 0.1
+    name: ClassVar[str] = "threshold"
+
+    def __post_init__(self) -> None:
+        words = "it must be above 0"
+        tau = config.real("threshold: tau", self.tau, lambda x: x > 0, words)
+        object.__setattr__(self, "tau", tau)
+        compiled(self.entry())
+
+
+CODECS: tuple[type[Codec], ...] = (Int8, Threshold)
 """Every codec, for tables and for the shared contract tests."""
 
 

@@ -6,8 +6,8 @@ the core, in the user's thread; whoever sends it, once or again, only writes sli
 
 A codec plugs in at the encoder and nowhere else: the core's ``Arrays.encode`` takes a compiled
 ``_core.Codec`` and its residual beside the dtype, for a gradient that ``Arrays.check`` has found
-finite. The frames' places follow from the codec's ``size_max``: every fragment has as many bytes as
-it may have at most. A residual is the encoder's own memory: it moves when a push is encoded, and
+finite. Its frames have any length, and of fragments of which it has nothing to say there are none:
+a push leaves them out. A residual is the encoder's own memory: it moves when a push is encoded, and
 what a refusal gives back is given back there.
 
 Memory of an encoded push is used again as its records are acknowledged, fragment by fragment: what
@@ -42,13 +42,13 @@ class EncodedPush:
     """The frames of one push.
 
     Args:
-        size: Bytes of all of them.
-        stride: Bytes from one frame to the next.
-        fragments: How many there are.
+        size: Bytes of all of them, at most.
+        stride: Without a codec, bytes from one frame to the next.
+        fragments: How many the layout has.
         gradient: With a codec, the gradient itself: what is refused gives back by it.
     """
 
-    __slots__ = ("_memory", "_view", "fragments", "gradient", "stride")
+    __slots__ = ("_ends", "_memory", "_view", "fragments", "gradient", "stride")
 
     def __init__(
         self, size: int, stride: int, fragments: int, gradient: Flat | None = None
@@ -57,6 +57,12 @@ class EncodedPush:
         self._memory: NDArray[np.uint8] = np.empty(size, np.uint8)
         self._view = self._memory.data
         self.stride, self.fragments = stride, fragments
+        self._ends: list[int] | None = None
+        """With a codec, where each fragment's frame ends, and the next one begins."""
+
+    def encoded(self, ends: list[int]) -> None:
+        """A codec has encoded all of it: where each fragment's frame ends."""
+        self._ends = ends
 
     @property
     def memory(self) -> NDArray[np.uint8]:
@@ -65,7 +71,17 @@ class EncodedPush:
 
     def frames(self, first: int, count: int) -> memoryview:
         """The frames of fragments first .. first + count - 1, ready to be written."""
-        return self._view[first * self.stride : (first + count) * self.stride]
+        ends = self._ends
+        if ends is None:
+            return self._view[first * self.stride : (first + count) * self.stride]
+        return self._view[ends[first - 1] if first else 0 : ends[first + count - 1]]
+
+    def left_out(self, fragments: range) -> list[int]:
+        """Which of some fragments have no frame."""
+        ends = self._ends
+        if ends is None:
+            return []
+        return [one for one in fragments if ends[one] == (ends[one - 1] if one else 0)]
 
 
 @final
@@ -118,7 +134,7 @@ class Encoder:
 
     Attributes:
         fragments: Of the layout.
-        size: Bytes of an encoded push.
+        size: Bytes of an encoded push, at most.
         words: What gradients travel as, for people.
         wider: What else the job could choose, where something is too large for that.
         residual: What earlier pushes lacked, (elements of the layout,) float32; None without codec.
@@ -177,7 +193,7 @@ class Encoder:
         """
         if room.gradient is not None:
             arrays.accumulate(room.gradient, overwrite=True)
-        return arrays.encode(
+        found = arrays.encode(
             room.memory,
             dtype=self._dtype,
             fragment_len=self.fragment_len,
@@ -190,6 +206,9 @@ class Encoder:
             codec=self._codec,
             residual=self.residual,
         )
+        if self._codec is not None:
+            room.encoded(found.ends)
+        return found
 
     def not_applied(self, encoded: EncodedPush, fragments: Iterable[int]) -> None:
         """Give back what some fragments of a push took of the residual: they were refused."""

@@ -13,7 +13,10 @@ from pydownpour import _core, errors
 from tests.reference import codecs as slow
 
 LEVELS = _core.build_info()["simd_available"].split(",")
-CODECS = {"int8": {"block": st.sampled_from([16.0, 48.0, 256.0])}}
+CODECS = {
+    "int8": {"block": st.sampled_from([16.0, 48.0, 256.0])},
+    "threshold": {"tau": st.sampled_from([1.0, 0.01, 1.7, 1e-30, 1e30])},
+}
 
 
 @st.composite
@@ -26,6 +29,9 @@ ELEMENTS = st.one_of(
     st.floats(-2, 2, width=32),
     st.floats(width=32, allow_nan=False, allow_infinity=False),
     st.sampled_from([0.0, -0.0, 1e-40, -1e-37, 127.0, 63.5, 0.5]),
+)
+SOME_WORDS = st.lists(st.integers(0, 40) | st.just(2**31), unique=True, max_size=16).map(
+    lambda words: np.array(sorted(words), "<u4").tobytes()
 )
 PAIRS = st.lists(st.tuples(ELEMENTS, ELEMENTS), max_size=300)
 
@@ -64,7 +70,7 @@ def test_encoding_equals_the_twin(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@given(codecs(), st.binary(max_size=400), st.integers(0, 300))
+@given(codecs(), st.binary(max_size=400) | SOME_WORDS, st.integers(0, 300))
 def test_any_bytes_decode_as_the_twin_says(
     level: str, codec: tuple[str, dict[str, float]], data: bytes, len: int
 ) -> None:
@@ -98,6 +104,28 @@ def test_error_feedback_loses_nothing_over_many_pushes(seed: int, pushes: int) -
         sent += decoded
         assert np.abs(residual).max() <= 1 / 16
         np.testing.assert_array_equal(sent + residual, total)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40))
+def test_a_threshold_delays_and_loses_nothing(seed: int, pushes: int) -> None:
+    """Strom 2015: sum(sent) + residual == sum(updates); to the bit, where no sum rounds."""
+    random = np.random.default_rng(seed)
+    codec = _core.Codec("threshold", {"tau": 3.0})
+    residual, total, sent = np.zeros(50, "f4"), np.zeros(50, "f4"), np.zeros(50, "f4")
+    target: Any = np.zeros(codec.size_max(50), np.uint8)
+    decoded = np.empty(50, "f4")
+    for _ in range(pushes):
+        gradient = (random.integers(-9, 10, 50) / 2).astype("f4")
+        total += gradient
+        codec.decode(target[: codec.encode(gradient, residual, target)], decoded)
+        assert set(np.unique(decoded)) <= {-3.0, 0.0, 3.0}
+        sent += decoded
+        np.testing.assert_array_equal(sent + residual, total)
+    for _ in range(200):  # what is left is said in the end, but for what is no quantum
+        codec.decode(target[: codec.encode(0 * residual, residual, target)], decoded)
+        sent += decoded
+    assert np.abs(residual).max() <= 3
+    np.testing.assert_array_equal(sent + residual, total)
 
 
 def test_buffers_that_do_not_fit() -> None:

@@ -197,3 +197,44 @@ def test_a_codec_s_frames_decode_to_the_gradient_but_for_the_residual() -> None:
     )
     assert (says.overflowed, says.first_overflowed) == (1, 90)
     np.testing.assert_allclose(residual, before, rtol=1e-5, atol=1e-6)
+
+
+def test_a_codec_s_frames_lie_close_and_what_says_nothing_may_be_left_out() -> None:
+    codec = _core.Codec("threshold", {"tau": 1.0})
+    length, fragment_len, count = 100, 20, 5
+    gradient = np.zeros(length, np.float32)
+    gradient[[5, 61]] = 1.5, -1.5  # of fragments 0 and 3
+    gradient[80:] = 4.0  # all of fragment 4
+    gradient[40:60] = 0.25
+    arrays = _core.Gather([(length,)]).plain([gradient])
+    assert arrays is not None
+    sizes, head = [4, 0, 0, 4, 5], _core.HEADER_SIZE
+    for leaves_out in (False, True):
+        room = np.zeros(count * (head + codec.size_max(fragment_len)), np.uint8)
+        residual = np.zeros(length, np.float32)
+        found = arrays.encode(
+            room, dtype=1, fragment_len=fragment_len, first=0, count=count, replica=1,
+            incarnation=1, push=2, versions=np.arange(5, dtype=np.uint64), codec=codec,
+            residual=residual, leaves_out=leaves_out,
+        )  # fmt: skip
+        sent = [size > 0 or not leaves_out for size in sizes]
+        ends = np.cumsum((head + np.array(sizes)) * sent)
+        assert found.ends == list(ends)
+        assert found.squares == 22
+        frames = _core.scan_frames(room[: ends[-1]])
+        assert [frame.fragment for frame in frames] == list(np.flatnonzero(sent))
+        decoded = np.zeros(length, np.float32)
+        for frame in frames:
+            assert frame.version == frame.fragment
+            start = frame.fragment * fragment_len
+            codec.decode(frame.payload, decoded[start : start + fragment_len])
+        np.testing.assert_array_equal(decoded + residual, gradient)
+
+    # What cannot be encoded gives back what those before it took, the left out among them.
+    before, gradient[90] = residual.copy(), 1e9
+    found = arrays.encode(
+        room, dtype=1, fragment_len=fragment_len, first=0, count=count, replica=1, incarnation=1,
+        push=3, versions=np.zeros(5, np.uint64), codec=codec, residual=residual, leaves_out=True,
+    )  # fmt: skip
+    assert (found.overflowed, found.first_overflowed) == (1, 90)
+    np.testing.assert_array_equal(residual, before)

@@ -176,7 +176,7 @@ impl Arrays {
 
     /// Encode fragments first .. first + count - 1 into their places in target, as whole frames.
     #[pyo3(signature = (target, *, dtype, fragment_len, first, count, replica, incarnation, push,
-        versions, codec = None, residual = None))]
+        versions, codec = None, residual = None, leaves_out = false))]
     #[allow(clippy::too_many_arguments, reason = "what frames say, by keyword")]
     fn encode(
         &self,
@@ -192,6 +192,7 @@ impl Arrays {
         versions: Input,
         codec: Option<&Codec>,
         mut residual: Option<Output>,
+        leaves_out: bool,
     ) -> PyResult<Encoded> {
         let codec = codec.map(|codec| &*codec.0);
         enter(py, self.size(), || {
@@ -204,7 +205,7 @@ impl Arrays {
                 }
                 left = residual.elements_mut()?;
             }
-            let format = Format { dtype: numbers::dtype(dtype)?, fragment_len, codec };
+            let format = Format { dtype: numbers::dtype(dtype)?, fragment_len, codec, leaves_out };
             let author = Author { replica, incarnation, push, versions: versions.elements()? };
             let range = first..first.saturating_add(count);
             let (arrays, bytes) = (self.sources()?, target.bytes_mut());
@@ -222,6 +223,7 @@ pub struct Encoded {
     first_overflowed: i64,
     underflowed: usize,
     squares: f64,
+    ends: Vec<usize>,
 }
 
 impl Encoded {
@@ -233,6 +235,7 @@ impl Encoded {
             first_overflowed: index(found.overflowed_first),
             underflowed: found.underflowed,
             squares: found.gradient.sum_of_squares,
+            ends: found.ends,
         }
     }
 }

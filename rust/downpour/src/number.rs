@@ -28,6 +28,8 @@ pub(crate) enum Bound {
     Whole,
     /// A multiple of 16 from 16 to 65,536.
     Block,
+    /// What elements are sent in multiples of: no subnormal, and not beyond what f32 can add up.
+    Quantum,
     Flag,
 }
 
@@ -40,6 +42,7 @@ impl Bound {
                 Self::Fraction => (0.0..1.0).contains(&value),
                 Self::Whole => value >= 1.0 && value.fract() == 0.0 && value < 9e15,
                 Self::Block => (16.0..=65536.0).contains(&value) && value % 16.0 == 0.0,
+                Self::Quantum => (power(0.5, 122)..=power(2.0, 122)).contains(&value),
                 Self::Flag => value.to_bits() == 0 || value.to_bits() == 1.0_f64.to_bits(),
             }
     }
@@ -51,6 +54,7 @@ impl Bound {
             Self::Fraction => "in [0, 1) as f32",
             Self::Whole => "a whole number >= 1",
             Self::Block => "a multiple of 16 from 16 to 65536",
+            Self::Quantum => "from 2^-122 to 2^122",
             Self::Flag => "0 or 1",
         }
     }

@@ -1,7 +1,8 @@
-//! What every codec promises, and that `int8` is its scalar twin to the bit.
+//! What every codec promises, and that each is its scalar twin to the bit.
 
 #![cfg(not(loom))]
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use downpour::codec::{self, Codec, CodecError};
@@ -14,7 +15,16 @@ type Description = (&'static str, Vec<(&'static str, f64)>);
 /// Every codec, in a few settings.
 fn descriptions() -> Vec<Description> {
     let int8 = |block| ("int8", vec![("block", block)]);
-    vec![int8(256.0), int8(16.0), int8(48.0), int8(65536.0)]
+    let threshold = |tau| ("threshold", vec![("tau", tau)]);
+    vec![
+        int8(256.0),
+        int8(16.0),
+        int8(48.0),
+        int8(65536.0),
+        threshold(0.3),
+        threshold(15.0),
+        threshold(3000.0),
+    ]
 }
 
 fn compile((name, numbers): &Description, level: Level) -> Codec {
@@ -103,11 +113,12 @@ fn wrong_lengths_are_refused_with_the_numbers() {
             let (bytes, _) = encoded(&codec, &numbers(len, 3, 4), &vec![0.0; len]);
             let mut target = vec![0.0; len];
             for wrong in [&bytes[..bytes.len().saturating_sub(1)], &[&bytes[..], &[0]].concat()] {
-                if wrong.len() == bytes.len() {
+                // Of two lengths one may be of another form.
+                if [bytes.len(), codec.size_max(len)].contains(&wrong.len()) {
                     continue;
                 }
                 let error = codec.decode(wrong, &mut target).unwrap_err();
-                let expected = bytes.len();
+                let expected = codec.size_max(len);
                 let (codec, size) = (codec.name(), wrong.len());
                 assert_eq!(error, CodecError::Length { codec, size, len, expected });
             }
@@ -147,6 +158,37 @@ fn what_cannot_be_encoded_changes_nothing() {
     }
 }
 
+/// Every byte string that is not one of these forms is refused, whoever has made it.
+#[test]
+fn threshold_refuses_what_it_would_not_send() {
+    let codec = compile(&("threshold", vec![("tau", 2.0)]), Level::best());
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut target = [f32::NAN; 50]; // 13 bytes densely, and so up to 3 words
+    let mut read = |bytes: Vec<u8>, len: usize| {
+        codec.decode(&bytes, &mut target[..len]).map(|()| target[..len].to_vec())
+    };
+    let found: Vec<f32> = read(words(&[0, 7 | 1 << 31, 49]), 50).unwrap();
+    let at = |index: usize| match index {
+        0 | 49 => 2.0_f32,
+        7 => -2.0,
+        _ => 0.0,
+    };
+    assert_eq!(bits(&found), bits(&(0..50).map(at).collect::<Vec<_>>()));
+    let none: [u32; 0] = [];
+    assert_eq!(read(words(&none), 50), Ok(vec![0.0; 50]));
+    for wrong in [&[50][..], &[u32::MAX], &[7, 7], &[7, 7 | 1 << 31], &[9, 3], &[1, 2, 3, 4]] {
+        assert!(read(words(wrong), 50).is_err(), "{wrong:x?}");
+    }
+    assert!(read(vec![0; 5], 50).is_err());
+    let dense = |last: u8| [vec![0b0110_0001; 12], vec![last]].concat();
+    let found = read(dense(0b1001), 50).unwrap();
+    assert_eq!(found[..5], [2.0, 0.0, -2.0, 2.0, 2.0]);
+    assert_eq!(found[48..], [2.0, -2.0]);
+    for wrong in [dense(0b1_0000), dense(0b0011), dense(0b1100), vec![0xff; 13]] {
+        assert!(read(wrong.clone(), 50).is_err(), "{wrong:x?}");
+    }
+}
+
 #[test]
 fn numbers_are_read_strictly() {
     let int8 = |block| {
@@ -163,11 +205,19 @@ fn numbers_are_read_strictly() {
         "int8: block is 7, must be a multiple of 16 from 16 to 65536"
     );
     let unknown = Codec::compile("gzip", &BTreeMap::new(), None).unwrap_err();
-    assert_eq!(unknown.to_string(), "codec \"gzip\" is unknown; known are int8");
+    assert_eq!(unknown.to_string(), "codec \"gzip\" is unknown; known are int8, threshold");
+    let quantum = |tau| {
+        let numbers = BTreeMap::from([("tau".to_owned(), tau)]);
+        Codec::compile("threshold", &numbers, None).map(|codec| codec.size_max(5))
+    };
+    for bad in [0.0, -1.0, 1e-37, 1e37, f64::NAN, f64::INFINITY] {
+        assert!(quantum(bad).unwrap_err().to_string().contains("from 2^-122 to 2^122"), "{bad}");
+    }
+    assert_eq!([1.9e-37, 5.3e36].map(quantum), [Ok(2), Ok(2)]);
 }
 
 /// Block by block, element by element, in f32.
-fn twin_encode(block: usize, gradient: &[f32], residual: &mut [f32]) -> Option<Vec<u8>> {
+fn int8_twin(block: usize, gradient: &[f32], residual: &mut [f32]) -> Option<Vec<u8>> {
     let x: Vec<f32> = gradient.iter().zip(&*residual).map(|(g, r)| g + r).collect();
     let (mut scales, mut codes, mut left) = (Vec::new(), Vec::new(), Vec::new());
     for block in x.chunks(block) {
@@ -197,6 +247,46 @@ fn twin_encode(block: usize, gradient: &[f32], residual: &mut [f32]) -> Option<V
     residual.copy_from_slice(&left);
     scales.extend(codes);
     Some(scales)
+}
+
+/// To 8 significant bits.
+fn rounded(tau: f32) -> f32 {
+    let bits = tau.to_bits();
+    let (down, up) = (bits & 0xffff_0000, (bits & 0xffff_0000) + 0x1_0000);
+    f32::from_bits(match (bits & 0xffff).cmp(&0x8000) {
+        Ordering::Less => down,
+        Ordering::Equal if down & 0x1_0000 == 0 => down,
+        Ordering::Equal | Ordering::Greater => up,
+    })
+}
+
+/// Element by element, in f32.
+fn threshold_twin(tau: f32, gradient: &[f32], residual: &mut [f32]) -> Option<Vec<u8>> {
+    let tau = rounded(tau);
+    let limit = f64::from(f32::from_bits(tau.to_bits() & 0x7f80_0000)) * f64::from(1 << 17);
+    let x: Vec<f32> = gradient.iter().zip(&*residual).map(|(g, r)| g + r).collect();
+    if x.iter().any(|x| !x.is_finite() || f64::from(x.abs()) >= limit) {
+        return None;
+    }
+    let sent: Vec<f32> =
+        x.iter().map(|x| if x.abs() > tau { tau.copysign(*x) } else { 0.0 }).collect();
+    for (residual, (x, sent)) in residual.iter_mut().zip(x.iter().zip(&sent)) {
+        *residual = x - sent;
+    }
+    let some: Vec<usize> = (0..x.len()).filter(|index| sent[*index] != 0.0).collect();
+    let dense = x.len().div_ceil(4);
+    if 4 * some.len() < dense {
+        let word = |index: &usize| {
+            let sign = u32::from(sent[*index] < 0.0) << 31;
+            (u32::try_from(*index).unwrap() | sign).to_le_bytes()
+        };
+        return Some(some.iter().flat_map(word).collect());
+    }
+    let mut bytes = vec![0; dense];
+    for index in some {
+        bytes[index / 4] |= if sent[index] > 0.0 { 1 } else { 2 } << (2 * (index % 4));
+    }
+    Some(bytes)
 }
 
 /// Any finite f32, with the awkward ones frequent; now and then a poisonous one.
@@ -237,7 +327,7 @@ proptest! {
         #[allow(clippy::cast_precision_loss, reason = "small")]
         let codec = compile(&("int8", vec![("block", block as f64)]), Level::best());
         let mut expected_left = residual.clone();
-        let expected = twin_encode(block, &gradient, &mut expected_left);
+        let expected = int8_twin(block, &gradient, &mut expected_left);
         let mut left = residual.clone();
         let mut target = vec![0; codec.size_max(gradient.len())];
         let found = codec.encode(&gradient, &mut left, &mut target);
@@ -261,6 +351,45 @@ proptest! {
             let bound = f64::from(scale) / 2.0 * (1.0 + f64::from(2.0_f32).powi(-14));
             let bound = bound.max(127.0 * f64::from(f32::MIN_POSITIVE));
             prop_assert!(f64::from(left.abs()) <= bound, "{:e} scale {:e}", x, scale);
+        }
+    }
+
+    #[test]
+    fn threshold_equals_its_twin_and_what_it_leaves_is_exact(
+        pairs in prop_oneof![
+            vector(),
+            // Few that are large, none, and all.
+            prop::collection::vec((-1.02_f32..1.02, -0.1_f32..0.1), 0..600),
+            prop::collection::vec((-90.0_f32..90.0, -9.0_f32..9.0), 0..600),
+        ],
+        tau in prop_oneof![
+            Just(1.0_f32), Just(1.9e-37), Just(5.3e36), 0.01_f32..3.0, 1e-20_f32..1e-10,
+        ],
+    ) {
+        let (gradient, residual): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+        let codec = compile(&("threshold", vec![("tau", tau.into())]), Level::best());
+        let mut expected_left = residual.clone();
+        let expected = threshold_twin(tau, &gradient, &mut expected_left);
+        let mut left = residual.clone();
+        let mut target = vec![0; codec.size_max(gradient.len())];
+        let found = codec.encode(&gradient, &mut left, &mut target);
+        prop_assert_eq!(bits(&left), bits(&expected_left));
+        let Some(expected) = expected else {
+            prop_assert!(found.is_err());
+            return Ok(());
+        };
+        prop_assert_eq!(found, Ok(expected.len()));
+        target.truncate(expected.len());
+        prop_assert_eq!(&target, &expected);
+        let sent = decoded(&codec, &target, gradient.len());
+        prop_assert!(!target.is_empty() || sent.iter().all(|sent| sent.to_bits() == 0));
+        for ((g, r), (sent, left)) in gradient.iter().zip(&residual).zip(sent.iter().zip(&left)) {
+            let x = g + r;
+            let exact = f64::from(*sent) + f64::from(*left);
+            prop_assert_eq!(exact.to_bits(), f64::from(x + 0.0).to_bits(), "{:e}", x);
+            let (before, after) = (f64::from(x.abs()), f64::from(left.abs()));
+            let step = if *sent == 0.0 { 0.0 } else { f64::from(rounded(tau)) };
+            prop_assert_eq!(after.to_bits(), (before - step).to_bits(), "{:e}", x);
         }
     }
 

@@ -25,7 +25,8 @@ pub(super) trait Format: Send + Sync {
     fn size_max(&self, len: usize) -> usize;
 
     /// Encode `x = gradient + residual` into `target`, which has room for it; leave `x - decoded`
-    /// in `residual`. Returns the bytes written. An error leaves the residual as it was.
+    /// in `residual`. Returns the bytes written: none only where they decode to zeros. An error
+    /// leaves the residual as it was.
     fn encode(
         &self,
         level: Level,

@@ -4,6 +4,7 @@
 //! |---:|---|---|---|---|
 //! | 0 | (none) | | `n` elements of the frame's dtype | |
 //! | 1 | `int8` | `block` | `n + 4 ceil(n / block)` | [`int8`] |
+//! | 2 | `threshold` | `tau` | 4 for each that is sent, up to `n / 4` | [`threshold`] |
 //!
 //! A codec sees one fragment at a time and keeps nothing between two of them, so fragments are
 //! encoded, sent again, refused and decoded each by itself. To add one, write one file with a type
@@ -28,11 +29,15 @@
 //! # Limits
 //!
 //! Decoding writes as many elements as it is asked for into memory of its caller's and allocates
-//! nothing: no payload can be a bomb. Any bytes of the right length decode to some elements; those
+//! nothing: no payload can be a bomb. Bytes either are refused or decode to some elements; those
 //! that are not finite are found where every gradient is looked at, before anything is applied.
+//!
+//! No bytes are the elements of a fragment of which there is nothing to say, zeros: who encodes may
+//! leave it out of its push.
 
 mod format;
 mod int8;
+mod threshold;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +49,7 @@ use crate::number::{NumberError, Numbers};
 use format::{Format, Row};
 
 /// Every codec there is.
-const CODECS: &[Row] = &[Row::of::<int8::Int8>()];
+const CODECS: &[Row] = &[Row::of::<int8::Int8>(), Row::of::<threshold::Threshold>()];
 
 /// The number of no codec: elements as they are.
 pub const NONE: u8 = 0;
@@ -60,7 +65,9 @@ pub enum CodecError {
     Unknown { name: String, known: String },
     #[error(transparent)]
     Number(#[from] NumberError),
-    #[error("{size} bytes are not {len} elements encoded by {codec}, which are {expected} bytes")]
+    #[error(
+        "{size} bytes are not {len} elements encoded by {codec}, which are up to {expected} bytes"
+    )]
     Length { codec: &'static str, size: usize, len: usize, expected: usize },
     #[error("{what} has {actual} {unit}, needs {needed}")]
     Room { what: &'static str, unit: &'static str, actual: usize, needed: usize },
@@ -132,7 +139,7 @@ impl Codec {
     }
 
     /// Encode `gradient + residual` into the first bytes of `target`, and leave in `residual` what
-    /// they do not say. Returns how many bytes.
+    /// they do not say. Returns how many bytes; none say that every element is 0.
     ///
     /// # Shapes
     ///

@@ -19,6 +19,8 @@ pub struct Format<'a> {
     /// Elements of a fragment.
     pub fragment_len: usize,
     pub codec: Option<&'a Codec>,
+    /// Fragments of which the codec has nothing to say are not sent, not even as empty ones.
+    pub leaves_out: bool,
 }
 
 /// Who pushes what, for the headers.
@@ -36,7 +38,7 @@ pub struct Author<'a> {
 pub type Residual<'a> = &'a mut [f32];
 
 /// What encoding has found.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Encoded {
     /// Elements of the arrays that are NaN or infinite as f32, and the sum of squares of those that
     /// are finite *as they travel*; with a codec, as they arrive.
@@ -47,6 +49,9 @@ pub struct Encoded {
     pub overflowed_first: Option<usize>,
     /// Elements that are zero as they travel and were not.
     pub underflowed: usize,
+    /// With a codec, where each fragment's frame ends in the target, and the next one begins; one
+    /// that ends where it begins is left out.
+    pub ends: Vec<usize>,
 }
 
 /// What does not fit. Nothing was encoded.
@@ -74,19 +79,19 @@ pub enum EncodeError {
 }
 
 impl Format<'_> {
-    /// Bytes of the payload of `len` elements: all frames of a push but its last have the same.
+    /// The most bytes of the payload of `len` elements: without a codec so many.
     #[must_use]
     pub fn payload_size(&self, len: usize) -> usize {
         self.codec.map_or(len * self.dtype.size(), |codec| codec.size_max(len))
     }
 
-    /// Bytes from the beginning of one fragment's frame to the next one's.
+    /// Without a codec, bytes from the beginning of one fragment's frame to the next one's.
     #[must_use]
     pub fn stride(&self) -> usize {
         HEADER_SIZE + self.payload_size(self.fragment_len)
     }
 
-    /// Bytes of all frames of `len` elements.
+    /// The most bytes of all frames of `len` elements.
     #[must_use]
     pub fn size(&self, len: usize) -> usize {
         let (whole, rest) = (len / self.fragment_len, len % self.fragment_len);
@@ -94,7 +99,8 @@ impl Format<'_> {
         whole * self.stride() + last
     }
 
-    /// Encode some fragments, each into its place in `target`, header and payload.
+    /// Encode some fragments, each into its place in `target`, header and payload. With a codec,
+    /// which makes frames of any length, they lie one behind the other from the first on.
     ///
     /// With a codec the arrays must be finite: look first ([`Arrays::check`]), for encoding moves
     /// the residual. A sum with the residual that cannot be encoded counts as overflowed; the
@@ -118,23 +124,39 @@ impl Format<'_> {
         self.fits(arrays.len(), author, &range, residual, target)?;
         let mut found = Encoded::default();
         let mut scratch = vec![0.0; self.fragment_len.min(arrays.len())];
+        let mut begin = 0;
         for fragment in range.clone() {
             let start = fragment * self.fragment_len;
             let len = self.fragment_len.min(arrays.len() - start);
-            let place = fragment * self.stride();
-            let frame = &mut target[place..place + HEADER_SIZE + self.payload_size(len)];
-            let (head, payload) = frame.split_at_mut(HEADER_SIZE);
+            if self.codec.is_none() {
+                begin = fragment * self.stride();
+            }
+            let frame = &mut target[begin..begin + HEADER_SIZE + self.payload_size(len)];
+            let (head, mut payload) = frame.split_at_mut(HEADER_SIZE);
             let piece = Piece { level, arrays, start, scratch: &mut scratch[..len] };
-            match self.codec {
-                None => self.plain(piece, payload, &mut found),
-                Some(codec) => {
-                    let left = &mut residual[start..start + len];
-                    if !encoded(piece, codec, left, payload, &mut found) {
-                        let done = range.start..fragment;
-                        self.take_back(level, arrays, codec, done, residual, target);
-                        return Ok(found);
-                    }
+            if let Some(codec) = self.codec {
+                let left = &mut residual[start..start + len];
+                let Some(size) = encoded(piece, codec, left, payload, &mut found) else {
+                    self.take_back(
+                        level,
+                        arrays,
+                        codec,
+                        range.start,
+                        &found.ends,
+                        residual,
+                        target,
+                    );
+                    return Ok(found);
+                };
+                let is_left_out = self.leaves_out && size == 0;
+                begin += if is_left_out { 0 } else { HEADER_SIZE + size };
+                found.ends.push(begin);
+                if is_left_out {
+                    continue;
                 }
+                payload = &mut payload[..size];
+            } else {
+                self.plain(piece, payload, &mut found);
             }
             let header = Header {
                 dtype: self.dtype as u8,
@@ -208,23 +230,27 @@ impl Format<'_> {
         found.gradient.add(start, Check { sum_of_squares, ..before });
     }
 
-    /// Give back what encoding these fragments has moved of the residual.
+    /// Give back what encoding the fragments from `first` on has moved of the residual.
+    #[allow(clippy::too_many_arguments, reason = "what they were encoded from, and into")]
     fn take_back(
         &self,
         level: Level,
         arrays: &Arrays<'_>,
         codec: &Codec,
-        fragments: Range<usize>,
+        first: usize,
+        ends: &[usize],
         residual: &mut [f32],
         target: &[u8],
     ) {
         let mut values = vec![0.0; self.fragment_len];
-        for fragment in fragments {
+        let mut begin = 0;
+        for (fragment, end) in (first..).zip(ends) {
             // Whole ones: the last fragment has none behind it that could have failed.
-            let (start, place) = (fragment * self.fragment_len, fragment * self.stride());
+            let start = fragment * self.fragment_len;
             arrays.read(level, start, &mut values);
-            let payload = &target[place + HEADER_SIZE..place + self.stride()];
+            let payload = target[begin..*end].get(HEADER_SIZE..).unwrap_or_default();
             let _ = codec.give_back(payload, &values, &mut residual[start..][..values.len()]);
+            begin = *end;
         }
     }
 }
@@ -237,30 +263,30 @@ struct Piece<'a, 'b> {
     scratch: &'a mut [f32],
 }
 
-/// Encode one fragment; false if it cannot be.
+/// Encode one fragment into how many bytes; `None` if it cannot be.
 fn encoded(
     piece: Piece<'_, '_>,
     codec: &Codec,
     residual: &mut [f32],
     payload: &mut [u8],
     found: &mut Encoded,
-) -> bool {
+) -> Option<usize> {
     let Piece { level, arrays, start, scratch } = piece;
     arrays.read(level, start, scratch);
     match codec.encode(scratch, residual, payload) {
-        Ok(_) => {
+        Ok(size) => {
             // How long it is where it arrives.
-            let decoded = codec.decode(payload, scratch);
+            let decoded = codec.decode(&payload[..size], scratch);
             let looked = kernel::check(level, Gradient::F32(scratch));
             found.gradient.add(start, looked);
-            decoded.is_ok()
+            decoded.is_ok().then_some(size)
         }
         Err(codec::CodecError::NonFinite { count, first_index, .. }) => {
             found.overflowed += count;
             found.overflowed_first = Some(start + first_index);
-            false
+            None
         }
         // The lengths are those of the same elements.
-        Err(_) => false,
+        Err(_) => None,
     }
 }
