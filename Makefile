@@ -120,9 +120,9 @@ fuzz-short: $(EXTENSION) ## the property tests of both languages with many fresh
 bench: $(EXTENSION) ## ratios against plain sockets, loops and arrays, both sides in one run
 	$(BIN)/python -m pydownpour.bench
 
-.PHONY: experiment
-experiment: $(EXTENSION) ## the 2012 paper's first result at small scale, as a table
-	$(BIN)/python examples/experiments/downpour_adagrad.py
+.PHONY: experiments
+experiments: $(EXTENSION) ## what the papers claim, at small scale: tables, charts, one page
+	$(BIN)/python examples/experiments/run.py $(EXPERIMENTS)
 
 ##@ Building
 

@@ -1,0 +1,213 @@
+"""The experiments: every script's claims in its short form, and what the runner promises.
+
+``make experiments`` has the full forms and those with real processes.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.chaos.processes import ROOT, until
+
+EXAMPLES = ROOT / "examples"
+SCRIPTS = sorted(p.stem for p in (EXAMPLES / "experiments").glob("*.py") if p.stem != "run")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def frame() -> Iterator[Any]:
+    """The frame as a module, and nothing left of it afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        before = set(sys.modules)
+        patch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+        yield importlib.import_module("experiments.frame.experiment")
+        for name in set(sys.modules) - before:
+            if name == "mlp" or name.startswith("experiments"):
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_its_claims_hold_in_the_short_form(frame: Any, name: str) -> None:
+    experiment = frame.load(name)
+    form = experiment.short
+    cells = {
+        (setting, seed): experiment.run("short", setting, seed)
+        for setting in form.settings
+        for seed in range(form.seeds)
+    }
+    for setting in {setting for setting, _ in cells}:
+        assert experiment.read_setting(frame.write_setting(setting)) == setting
+    results = frame.Results("short", cells)
+    claims = list(experiment.claims(results))
+    assert claims
+    assert [f"{c.words}: {c.value}, band {c.band}" for c in claims if not c.holds] == []
+    page = importlib.import_module("experiments.frame.page")
+    section = page.Section(name, experiment, results, claims)
+    assert page.words(section).count("--cell") == 1
+    assert page.page([section], "").count("<svg") == len(experiment.charts(results)) >= 1
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_it_compares_with_is_what_it_runs(frame: Any, name: str) -> None:
+    experiment = frame.load(name)
+    assert set(experiment.beside) <= set(experiment.full.settings)
+    figures = {column.figure for column in experiment.columns}
+    assert all(set(beside) <= figures for beside in experiment.beside.values())
+    for form in (experiment.full, experiment.short, experiment.real):
+        assert form is None or len(set(form.settings)) == len(form.settings)
+    assert (experiment.real is None) == (experiment.measure_real is None)
+
+
+def test_over_real_sockets(frame: Any) -> None:
+    experiment = frame.load("downpour_adagrad")
+    setting = experiment.read_setting("rule=adagrad,lr=0.05,replicas=8,passes=2")
+    figures = experiment.run("real", setting, 0)
+    assert figures["pushes"] == 2 * 169
+    assert 0.8 * 7 < figures["staleness"] < 8  # replicas of equal speed
+    assert figures["stalest"] < 24
+
+
+TINY = """
+import dataclasses, time
+from experiments.frame.charts import Lines, Series
+from experiments.frame.experiment import Claim, Column, Experiment, Form
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    name: str
+    rate: float
+
+
+def measure(setting, seed):
+    while setting.name == "stuck":
+        time.sleep(0.01)
+    return {"loss": setting.rate * (seed + 1), "gone": float("inf")}
+
+
+def claims(results):
+    for setting in results.settings():
+        yield Claim(f"loss <{setting.name}>", results.mean(setting, "loss"), at_most=1.0)
+
+
+def form(*settings):
+    return Form([Setting(name, rate) for name, rate in settings], seeds=2)
+
+
+EXPERIMENT = Experiment(
+    title="Tiny",
+    source="nobody",
+    setting=Setting,
+    measure=measure,
+    columns=[Column("loss", "loss", ".2f"), Column("gone", "gone")],
+    full=form(("a", 0.5), ("b", 2.0)),
+    short=form(("a", 0.25)),
+    real=form(("stuck", 1.0)),
+    measure_real=measure,
+    claims=claims,
+    charts=lambda r: [Lines("t", "x", "y", [Series("s", [(0, 1), (1, 2)])])],
+)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the examples with one script, which trains nothing."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in SCRIPTS:
+        (tmp_path / "examples" / "experiments" / f"{name}.py").unlink()
+    (tmp_path / "examples" / "experiments" / "tiny.py").write_text(TINY)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "examples/experiments/run.py", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(program, cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_page_has_the_line_that_runs_a_row_again(folder: Path) -> None:
+    done = run(folder, "tiny", "--short")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 claims hold" in done.stdout
+    page = (folder / "runs" / "experiments" / "report.html").read_text()
+    assert "loss &lt;a&gt;" in page
+    assert "<script" not in page
+    assert not re.search(r'(src|href)="', page)  # nothing that stands elsewhere
+    rows = json.loads((folder / "runs" / "experiments" / "tiny-short.json").read_text())
+    assert [row["figures"] for row in rows] == [
+        {"loss": 0.25, "gone": None},
+        {"loss": 0.5, "gone": None},
+    ]
+    [line] = re.findall(r"<code>(python [^<]*)</code>", page)
+    program, script, *arguments = shlex.split(html.unescape(line))
+    assert (program, script) == ("python", "examples/experiments/run.py")
+    again = run(folder, *arguments)
+    assert json.loads(again.stdout) == rows[0]["figures"]
+    assert line in html.escape(done.stdout, quote=False)
+    assert (folder / "runs" / "experiments" / "tiny-short-1.svg").read_text().startswith("<svg")
+
+
+def test_a_claim_that_fails_is_the_exit_code(folder: Path) -> None:
+    done = run(folder, "--simulated", "--folder", "elsewhere")
+    assert done.returncode == 1
+    assert "FAILS  loss <b>: 3, band <= 1" in done.stdout
+    assert '<span class="no">fails</span>' in (folder / "elsewhere" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["huge"], "no experiment is called huge: tiny"),
+        (["--cell", "name=a"], "name it"),
+        (["tiny", "--cell", "name=a,size=3"], "'size=3' is no setting here"),
+        (["tiny", "--cell", "name=a"], "missing 1 required positional argument: 'rate'"),
+    ],
+)
+def test_what_it_does_not_understand_it_says(
+    folder: Path, arguments: list[str], words: str
+) -> None:
+    done = run(folder, *arguments)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("form", ["--short", "--real"])
+def test_an_interrupt_leaves_no_process(folder: Path, form: str) -> None:
+    tiny = folder / "examples" / "experiments" / "tiny.py"
+    tiny.write_text(tiny.read_text().replace('("a", 0.25)', '("stuck", 0.25), ("stuck", 0.5)'))
+    program = [sys.executable, "examples/experiments/run.py", form, "--processes", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(program, cwd=folder, env=env, start_new_session=True) as running:
+        whole = psutil.Process(running.pid)
+        is_real = form == "--real"
+        until(
+            lambda: (
+                whole.cpu_times().user > 0.1
+                if is_real
+                else len([p for p in whole.children() if p.cpu_times().user > 0.1]) >= 2
+            ),
+            "cell that computes",
+        )
+        children = whole.children(recursive=True)
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.wait(60) == 130
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []
