@@ -489,7 +489,7 @@ class JobState:
                 done=True, failed=self.state_told == "failed", reason=clip(self._why)
             )
         wait_s = max(
-            self.limits.lease_retry_s, len(self.members.present) / self.limits.lease_asks_per_s_max
+            self.limits.lease_retry_s, self.members.present_count / self.limits.lease_asks_per_s_max
         )
         gate = self.declared.policy.may_lease(
             message.replica, self.members.present, ledger.samples_done
@@ -873,7 +873,7 @@ class JobState:
         return clip("; ".join(filter(None, told)))
 
     def _quiet(self, now: float) -> str:
-        if self.members.present and now - self._replica_seen < self.limits.quiet_s:
+        if self.members.present_count and now - self._replica_seen < self.limits.quiet_s:
             return ""
         left = (
             f"; {self.ledger.units_total - self.ledger.units_done} units are left"

@@ -12,6 +12,7 @@ are added to a sum, their ids are fenced here and, with the next heartbeat, at e
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import hashlib
 import heapq
@@ -160,8 +161,10 @@ class Membership:
         self.live_version = 1
         """Changes with who takes part and has work."""
         self._live: LiveIds | None = None
+        self._present_ids: list[int] = []
+        """Of live and suspect members, ascending: who comes or goes costs a place in it."""
         self._present: tuple[int, ...] | None = ()
-        """Asked for at every lease, so it is made anew only when somebody came or went."""
+        """The same, for who may keep it."""
 
     def register(self, join: Join, now: float) -> Registered:
         """Take a replica in.
@@ -202,7 +205,7 @@ class Membership:
             version=join.version,
             seen_at=now,
         )
-        self._changed()
+        self._came_or_went(member)
         self._know(member)
         return Registered(member)
 
@@ -255,7 +258,7 @@ class Membership:
     def change(self, member: Member, state: MemberState) -> None:
         """It is live, suspect, dead or has left: nobody else changes a member's state."""
         if member.become(state):
-            self._changed()
+            self._came_or_went(member)
 
     def set_idle(self, member: Member, is_idle: bool) -> None:
         """It asked for work, and there is none for it now; or it has some."""
@@ -263,8 +266,20 @@ class Membership:
             member.is_idle = is_idle
             self._changed()
 
+    def _came_or_went(self, member: Member) -> None:
+        ids, one = self._present_ids, member.id
+        place = bisect.bisect_left(ids, one)
+        was_here = place < len(ids) and ids[place] == one
+        if was_here != member.is_present:
+            if was_here:
+                del ids[place]
+            else:
+                ids.insert(place, one)
+            self._present = None
+        self._changed()
+
     def _changed(self) -> None:
-        self._present = self._live = None
+        self._live = None
         self.live_version += 1
 
     def leave(self, replica: int, incarnation: int, stats: ReplicaStats | None) -> Member:
@@ -283,7 +298,7 @@ class Membership:
 
     def forget(self, now: float) -> list[Member]:
         """Those gone for longest, of more than are kept; nobody is let in under their ids again."""
-        gone = len(self._members) - len(self.present)
+        gone = len(self._members) - self.present_count
         if gone <= self._limits.replicas_gone_max:
             return []
         old = [
@@ -319,7 +334,7 @@ class Membership:
         """Who is present and has work, or looks for it: whom shards may wait for."""
         if self._live is None:
             ranges: list[tuple[int, int]] = []
-            for one in self.present:
+            for one in self._present_ids:
                 if self._members[one].is_idle:
                     continue
                 if ranges and ranges[-1][1] == one:
@@ -356,8 +371,13 @@ class Membership:
     def present(self) -> tuple[int, ...]:
         """Ids of live and suspect members, ascending."""
         if self._present is None:
-            self._present = tuple(m.id for m in self._members.values() if m.is_present)
+            self._present = tuple(self._present_ids)
         return self._present
+
+    @property
+    def present_count(self) -> int:
+        """How many they are."""
+        return len(self._present_ids)
 
 
 def _digest(owner: str) -> str:

@@ -379,7 +379,7 @@ class CoordinatorService:
 
     def _say_waits(self) -> None:
         job, now = self.job, _now()
-        if job.is_over or (job.state != "waiting" and job.members.present):
+        if job.is_over or (job.state != "waiting" and job.members.present_count):
             self._waits_since = None
             return
         self._waits_since = now if self._waits_since is None else self._waits_since
@@ -429,7 +429,7 @@ class CoordinatorService:
         report.update(self._recorder.kept())  # the last line, too, may have failed
 
     def _all_left(self) -> bool:
-        return not self.job.members.present
+        return not self.job.members.present_count
 
     async def _secure(self) -> None:
         """Read the final parameters, keep them, evaluate them."""

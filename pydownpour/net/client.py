@@ -86,7 +86,14 @@ class Client:
             parser.check()
             tls = self._access.tls.client_context() if self._access.tls else True
             self._session = aiohttp.ClientSession(
-                connector=_Connector(socket_factory=sockets.client_socket, ssl=tls),
+                # What is idle is the server's to close: aiohttp asks the machine's clock how long a
+                # connection or an address was kept, and a simulated world has one of its own.
+                connector=_Connector(
+                    socket_factory=sockets.client_socket,
+                    ssl=tls,
+                    keepalive_timeout=None,
+                    use_dns_cache=False,
+                ),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers=self._access.headers(),
                 cookie_jar=aiohttp.DummyCookieJar(),

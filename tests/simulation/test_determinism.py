@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp.connector
 import pytest
 
 from pydownpour.sim.trace import Trace
@@ -58,6 +60,14 @@ def test_a_seed_run_twice_shows_no_differing_event(seed: int) -> None:
     differing = next(((a, b) for a, b in zip(first.kept, again.kept, strict=False) if a != b), None)
     assert differing is None
     assert first.hash == again.hash
+
+
+def test_the_machine_s_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large world takes so long that whoever looks at that clock closes what is in use."""
+    before = swarm.world(5, "swarm").run().trace.hash
+    hours = itertools.count(0.0, 3600.0)
+    monkeypatch.setattr(aiohttp.connector, "monotonic", lambda: next(hours))
+    assert swarm.world(5, "swarm").run().trace.hash == before
 
 
 def test_another_seed_is_another_run() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pydownpour import limits
-from pydownpour.coordinator.membership import Membership
+from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.places import Places
 from pydownpour.errors import ConfigError, Fenced, LimitExceeded, NotReady, RemoteProtocolError
 from pydownpour.layout import partition
-from pydownpour.wire.messages import Join, ReplicaStats, ShardHello, ShardStats
+from pydownpour.wire.messages import Join, MemberState, ReplicaStats, ShardHello, ShardStats
 from tests.fakes.coordination import histogram
 
 
@@ -92,6 +94,39 @@ def test_who_is_present_follows_every_change() -> None:
     assert list(members.present) == [1]
     members.register(join(owner="b"), 2.0)
     assert list(members.present) == [1, 2]
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["live", "dead", "left"]))))
+def test_who_is_present_is_whoever_is_live(changes: list[tuple[int, MemberState]]) -> None:
+    members = Membership()
+    for _ in range(6):
+        members.register(join(), 0.0)
+    for number, state in changes:
+        member = members.get(number)
+        assert member is not None
+        if (member.state, state) != ("left", "dead"):
+            members.change(member, state)
+        assert list(members.present) == [m.id for m in members.where(lambda m: m.is_present)]
+        assert members.present_count == len(members.present)
+
+
+def test_that_one_comes_or_goes_costs_no_look_at_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = Membership()
+    for _ in range(300):
+        members.register(join(), 0.0)
+    is_present, looks = Member.is_present.fget, list[int]()  # type: ignore[attr-defined]
+
+    def looked(self: Member) -> bool:
+        looks.append(self.id)
+        return bool(is_present(self))
+
+    monkeypatch.setattr(Member, "is_present", property(looked))
+    for number in range(1, 101):
+        members.leave(number, 1, None)
+        assert members.present_count == len(members.present) == 300 - number
+    assert looks == list(range(1, 101))
 
 
 @pytest.mark.parametrize("name", ["a" * 65, "a b", "../x", "é", "a/b", "a\n"])
