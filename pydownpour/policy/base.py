@@ -35,8 +35,11 @@ class ClusterView:
         epoch: Of the shard map.
         live: Replicas that take part and have work, ascending: those an answer may wait for. A
             shard hears of them with heartbeats; a replica is not told (empty).
-        clocks: Steps finished, by replica, as their announcements said; at a shard.
-        least_clock: The smallest clock of the live ones that have announced any.
+        clocks: Steps finished, by live replica; at a shard. A step counts there when the push that
+            carries it has its answers, or when its replica says that none does.
+        least_clock: The smallest of them. It only grows: whoever joins, or takes part again, begins
+            there. At a replica it is in steps of its own: what the slowest has finished when it
+            itself had finished so many; negative if that was before it joined.
     """
 
     epoch: int = 0
@@ -81,8 +84,8 @@ class Actions:
             background.
         after_round: Each shard answers the fetch when it has closed the round that the parameters
             of this step were for, so that what comes holds the push.
-        least_clock: Each shard answers the fetch when every live replica has announced so many
-            finished steps. 0: at once.
+        least_clock: Each shard answers the fetch when every live replica has finished so many
+            steps. 0: at once.
     """
 
     push: bool

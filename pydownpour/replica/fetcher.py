@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour.layout import Flat
-from pydownpour.policy import ClusterView
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Base
 from pydownpour.replica.standing import Standing
+from pydownpour.wire.frames import FetchNotice
 
 
 @final
@@ -34,15 +34,21 @@ class Gate:
 
     Attributes:
         rounds: At each shard, that it has closed so many; empty: none.
-        clock: That every live replica has announced so many steps.
+        least_clock: That every live replica's clock is so far.
+        clock: The steps that this replica has finished, which each shard is told.
     """
 
     rounds: tuple[int, ...] = ()
+    least_clock: int = 0
     clock: int = 0
+
+    def at(self, shard: int) -> FetchNotice:
+        """What a shard is told."""
+        return FetchNotice(self.rounds[shard] if self.rounds else 0, self.least_clock, self.clock)
 
 
 NOW: Final = Gate()
-"""Waits for nothing: what there is."""
+"""Waits for nothing, before the first step: what there is."""
 
 
 @final
@@ -84,12 +90,14 @@ class Fetcher:
     def start(self, gate: Gate = NOW) -> None:
         """Fetch in the background, unless a fetch is already on its way."""
         if self._coming is None:
-            self._coming = [
-                link.fetch(gate.rounds[i] if gate.rounds else 0, gate.clock)
-                for i, link in enumerate(self._links)
-            ]
+            self._coming = [link.fetch(gate.at(i)) for i, link in enumerate(self._links)]
             for one in self._coming:
                 one.add_done_callback(self._moved)
+
+    def tell(self, clock: int) -> None:
+        """Shards shall know that this replica has finished so many steps."""
+        for link in self._links:
+            link.tell(clock)
 
     def _moved(self, one: asyncio.Future[None]) -> None:
         if self._coming is not None and all(one.done() for one in self._coming):
@@ -127,7 +135,7 @@ class Fetcher:
         """What ``staging`` holds."""
         return Base(self._versions.copy(), tuple(link.known.round for link in self._links))
 
-    def view(self, epoch: int) -> ClusterView:
-        """What shards have said of the others, under a shard map."""
-        least = min(link.view.least_clock for link in self._links)
-        return ClusterView(epoch=epoch, least_clock=least)
+    def least_clocks(self) -> tuple[int, int]:
+        """Of the least clocks that shards have told: the smallest and the largest."""
+        told = [link.view.least_clock for link in self._links]
+        return min(told), max(told)

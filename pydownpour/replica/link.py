@@ -44,7 +44,7 @@ from pydownpour.replica.pieces import Pieces
 from pydownpour.replica.pushes import Portion, Push
 from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
 from pydownpour.wire import frames, messages
-from pydownpour.wire.frames import Age, Code, Kind, View
+from pydownpour.wire.frames import NO_GATE, Age, Code, FetchNotice, Kind, View
 from pydownpour.wire.messages import ShardEntry
 
 log = logging.getLogger(__name__)
@@ -60,15 +60,13 @@ class _Fetching:
     """The fetch in progress.
 
     Attributes:
-        rounds: Closed rounds that its answer waits for.
-        clock: Steps of every live replica that it waits for.
+        notice: What its answer waits for, and the steps that we had finished when it was asked for.
         first: The fragment its next attempt begins with: those before it have landed.
         floor: The age of what has landed, once an attempt was cut off.
         begun_at: The age that the answer to its last attempt began with, at least.
     """
 
-    rounds: int = 0
-    clock: int = 0
+    notice: FetchNotice = NO_GATE
     first: int = 0
     floor: Age | None = None
     begun_at: Age = Age()  # noqa: RUF009  a tuple of numbers
@@ -119,12 +117,12 @@ class Link:
         """Number of the fetch in progress."""
         self.fetch_sent = False
         self._fetching = _Fetching()
+        self._to_tell = self._told = 0
+        """Steps finished that no push of ours tells the shard, and what we told it of such."""
         self._heard = Age()
         """The shard has applied, and closed, so much at least."""
-        self.reconnects = 0
-        self.duplicates = 0
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        self.reconnects = self.duplicates = 0
+        self.bytes_sent = self.bytes_received = 0
         self.fallback = False
         self.connected = False
         """The shard has taken us in."""
@@ -171,19 +169,27 @@ class Link:
         if self._idle is None or not self._write_at_once(self._idle):
             self._wake.set()
 
-    def fetch(self, rounds: int = 0, clock: int = 0) -> asyncio.Future[None]:
+    def fetch(self, notice: FetchNotice = NO_GATE) -> asyncio.Future[None]:
         """Bring ``values`` and ``versions`` up to the shard's state; done when they are.
 
-        That is its state when it has closed so many rounds, and heard of so many steps of every
-        live replica.
+        That is its state when what ``notice`` waits for is so; its ``clock`` are the steps that we
+        have finished, wherever their pushes are.
         """
         if self._fetched is None:
             self._fetches += 1
             self.fetch_wanted, self.fetch_sent = self._fetches, False
-            self._fetching = _Fetching(rounds, clock)
+            self._fetching = _Fetching(notice)
             self._fetched = asyncio.get_running_loop().create_future()
             self._wake.set()
         return self._fetched
+
+    def tell(self, clock: int) -> None:
+        """The shard shall know that we have finished so many steps, when our pushes are answered.
+
+        Of a step that a push carries it knows by the push.
+        """
+        self._to_tell = max(self._to_tell, clock)
+        self._wake.set()
 
     def reroute(self, entry: ShardEntry) -> None:
         """The shard has moved: what is open goes to its new process, under its old identity.
@@ -331,6 +337,7 @@ class Link:
         for portion in self.queue:
             portion.rewind()
         self.fetch_sent = False
+        self._to_tell = max(self._to_tell, self._told)  # what was on its way may be lost
         if self._held_until == math.inf:
             self._held_until = 0.0  # who would have asked for it is gone
         first = self.fragments.start
@@ -351,11 +358,21 @@ class Link:
                 if self.fetch_wanted is not None and self._may_fetch(transport):
                     self.fetch_sent = True
                     now = self._fetching
-                    now.begun_at = Age(self._heard.lsn, max(self._heard.round, now.rounds))
+                    heard, notice = self._heard, self._settled_notice()
+                    now.begun_at = Age(
+                        heard.lsn,
+                        max(heard.round, notice.rounds),
+                        max(heard.clock, notice.least_clock),
+                    )
                     if not await transport.fetch(
-                        self.fetch_wanted, self.known.lsn, now.first, now.rounds, now.clock
+                        self.fetch_wanted, self.known.lsn, now.first, notice
                     ):
                         self.fetch_sent = False
+                    continue
+                if self._to_tell and not self.queue:
+                    clock, self._to_tell = self._to_tell, 0
+                    self._told = max(self._told, clock)
+                    await transport.tell(self.fragments.stop, clock)
                     continue
                 run = self._next_run(transport.records_max)
                 if run is None:
@@ -380,9 +397,15 @@ class Link:
         """
         if self.fetch_sent:
             return False
-        waits = bool(self._fetching.rounds or self._fetching.clock)
-        in_turn = waits and not transport.is_pipelined
+        in_turn = self._fetching.notice.waits and not transport.is_pipelined
         return not (in_turn and any(portion.next_run() for portion in self.queue))
+
+    def _settled_notice(self) -> FetchNotice:
+        """With our clock as this shard may know it: before the steps of pushes that are open."""
+        notice = self._fetching.notice
+        if self.queue:
+            notice = notice._replace(clock=min(notice.clock, self.queue[0].push.clock - 1))
+        return notice
 
     def _write_at_once(self, transport: Transport) -> bool:
         """A push that finds the link idle is written here, with no task between; if it is short."""
@@ -458,7 +481,7 @@ class Link:
                 self._question(frame, receipt)
                 self.duplicates += frame.count - receipt.applied
             if frame.version > self._heard.lsn:
-                self._heard = Age(frame.version, self._heard.round)
+                self._heard = self._heard._replace(lsn=frame.version)
             self._settle(frame, staleness=receipt.staleness)
         elif frame.kind == Kind.REFUSE:
             self._refused(frame)
@@ -596,9 +619,11 @@ class Link:
                 push.reason = push.reason or refused
                 push.by_policy = by_policy
             if portion.open == 0:
+                if push.refused or portion is not self.queue[0]:
+                    self._to_tell = max(self._to_tell, push.clock)
                 self.queue.remove(portion)
                 self._answered = max(self._answered, portion.number)
                 push.open_portions -= 1
             self.on_answered(push)
-        if self.queue:
+        if self.queue or self._to_tell:
             self._wake.set()

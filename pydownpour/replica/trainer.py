@@ -14,10 +14,10 @@ import numpy as np
 from pydownpour import _core, config, limits
 from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient, ParameterError
 from pydownpour.optimizers import local_rate
-from pydownpour.policy import Actions, Policy, from_wire
+from pydownpour.policy import Actions, ClusterView, Policy, from_wire
 from pydownpour.replica.accrual import Accrual, Accrued
 from pydownpour.replica.encoded import EncodedPush, Encoder, Found
-from pydownpour.replica.fetcher import NOW, Gate
+from pydownpour.replica.fetcher import Gate
 from pydownpour.replica.guard import Guard
 from pydownpour.replica.local_copy import LocalCopy
 from pydownpour.replica.memory import PushMemory
@@ -81,6 +81,8 @@ class Trainer:
         self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.memory = PushMemory(self.encoder, self.in_flight_max)
         self.steps = self.samples = self.units = self.pushes = 0
+        self._head_start = 0
+        """Steps that shards counted for the slowest before this replica's first, or without it."""
         self.dropped = self._dropped_in_a_row = 0
         self._unsent = 0
         """Pushes that could not be sent."""
@@ -116,8 +118,7 @@ class Trainer:
         self._check_refusals()
         arrays = self._taken(gradients)
         count = self._note_step(loss, samples)
-        view = self.fetcher.view(self.session.coordination.shard_map.epoch)
-        actions = self.rule.after_step(self.steps - 1, view)
+        actions = self.rule.after_step(self.steps - 1, self._view())
         began = self.clock()
         push = yield from self._give(arrays, count, is_pushed=actions.push)
         if push is not None and actions.wait:
@@ -125,6 +126,9 @@ class Trainer:
         elif push is not None and self.must_wait:
             yield self.outbox.in_flight(self.in_flight_max)
         gate = self._gate(actions, push)
+        if actions.push and (push is None or push.reason):
+            # Nothing is pushed of this step, and others may wait for it.
+            self.portal.post(self.fetcher.tell, self.told_clock)
         if actions.wait:
             if actions.fetch:
                 yield from self.fetch(gate)
@@ -140,11 +144,28 @@ class Trainer:
         rounds: tuple[int, ...] = ()
         if actions.after_round and push is not None and not push.reason:
             rounds = tuple(round + 1 for round in push.base.rounds)
-        return Gate(rounds, actions.least_clock)
+        least = actions.least_clock + self._head_start if actions.least_clock else 0
+        return Gate(rounds, least, self.told_clock)
 
-    def fetch(self, gate: Gate = NOW) -> Steps[None]:
+    def _view(self) -> ClusterView:
+        """What the rule is told of the others, in steps of this replica's own.
+
+        The shards' clocks run on while a replica takes no part, or before it does. Nobody waits for
+        it then: it goes on from where the slowest of the others is, at the shard that is furthest.
+        """
+        least, most = self.fetcher.least_clocks()
+        self._head_start = max(self._head_start, most - self.steps)
+        epoch = self.session.coordination.shard_map.epoch
+        return ClusterView(epoch=epoch, least_clock=least - self._head_start)
+
+    @property
+    def told_clock(self) -> int:
+        """Steps finished, as shards are told: this replica's own, and those before it came."""
+        return self._head_start + self.steps
+
+    def fetch(self, gate: Gate | None = None) -> Steps[None]:
         """As ``Replica.fetch``."""
-        yield self.fetcher.fetch(gate)
+        yield self.fetcher.fetch(gate or Gate(clock=self.told_clock))
         self.land()
 
     def flush(self) -> Steps[None]:
@@ -354,7 +375,7 @@ class Trainer:
             index=self.pushes,
             encoded=room,
             base=accrued.base,
-            clock=self.steps,
+            clock=self.told_clock,
             samples=accrued.samples,
             norm=found.norm,
             leases=accrued.leases,

@@ -26,7 +26,7 @@ from pydownpour.net.reader import receive
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica.pieces import RECORDS_MAX, Pieces
 from pydownpour.wire import frames
-from pydownpour.wire.frames import Age, Kind
+from pydownpour.wire.frames import Age, FetchNotice, Kind
 
 log = logging.getLogger(__name__)
 
@@ -112,12 +112,14 @@ class Transport(Protocol):
     async def push(self, run: Run) -> bool:
         """Send records. False: something on the way has no room for so many; send them again."""
 
-    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> bool:
+    async def fetch(self, request: int, since: int, first: int, notice: FetchNotice) -> bool:
         """Ask for what changed after LSN ``since``, from a fragment on.
 
-        It is answered when so many rounds are closed, and every live replica has announced so many
-        steps. False: it still waits for that, and is to be asked for again.
+        False: it still waits for what ``notice`` says, and is to be asked for again.
         """
+
+    async def tell(self, behind: int, clock: int) -> None:
+        """Say how many steps are finished: by a fetch that wants nothing, from ``behind`` on."""
 
 
 @final
@@ -271,14 +273,18 @@ class StreamTransport(StreamProtocol):
             self.check()
         return True
 
-    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> bool:
+    async def fetch(self, request: int, since: int, first: int, notice: FetchNotice) -> bool:
         """One frame; the answer comes by itself."""
         self.check()
         self._landing.begin()
-        self.write(
-            frames.fetch(request=request, since=since, first=first, rounds=rounds, clock=clock)
-        )
+        self.write(frames.fetch(request=request, since=since, first=first, notice=notice))
         return True
+
+    async def tell(self, behind: int, clock: int) -> None:
+        """One frame, whose answer is nobody's."""
+        self.check()
+        notice = FetchNotice(clock=clock)
+        self.write(frames.fetch(request=0, since=0, first=behind, notice=notice))
 
 
 @final
@@ -389,7 +395,7 @@ class PostTransport:
             error, size, self._pieces.count,
         )  # fmt: skip
 
-    async def fetch(self, request: int, since: int, first: int, rounds: int, clock: int) -> bool:
+    async def fetch(self, request: int, since: int, first: int, notice: FetchNotice) -> bool:
         """Read the answer into the target as it comes.
 
         The shard holds one that waits for others for a while, and then says that it still does.
@@ -407,7 +413,7 @@ class PostTransport:
             inlet=self._landing.inlet,
             since=since,
             first=first,
-            query=f"&rounds={rounds}&clock={clock}" if rounds or clock else "",
+            query=_query(notice),
             heard=heard,
             begins=self._listener.fetch_begins,
             waits=self._listener.on_frame,
@@ -415,3 +421,20 @@ class PostTransport:
         if age is not None:
             self._listener.fetch_done(age)
         return age is not None
+
+    async def tell(self, behind: int, clock: int) -> None:
+        """One request, whose answer is empty."""
+        _ = await receive(
+            self._client,
+            self._landing.values,
+            self._headers,
+            inlet=self._landing.inlet,
+            since=0,
+            first=behind,
+            query=_query(FetchNotice(clock=clock)),
+        )
+
+
+def _query(notice: FetchNotice) -> str:
+    """What a FETCH says, of a GET."""
+    return "".join(f"&{name}={value}" for name, value in notice._asdict().items())

@@ -33,19 +33,23 @@ Event: TypeAlias = Literal["taken", "arrived", "closing"]
 class Clocks:
     """Who is live, how many steps each has finished, the fewest of them and the most.
 
+    A clock only grows, and so does the least one. Who has told none is not waited for; who begins,
+    or takes part again, begins at the least clock: nobody waits for steps it was not here for.
+
     Told and asked at every push, so that each answer is kept until something changes it.
     """
 
     def __init__(self) -> None:
         self.of: dict[int, int] = {}
-        """Steps by replica."""
+        """Steps by live replica that has told any."""
         self._ids: list[int] = []
         self._members: set[int] = set()
         """The same ids."""
         self._live: tuple[int, ...] | None = ()
         self._holders: Counter[int] = Counter()
         """How many live replicas have each clock: few clocks, however many replicas."""
-        self._least: int | None = 0
+        self.least = 0
+        """The fewest steps of a live replica; while none has told any, as it was before."""
         self._most: int | None = 0
         self.spread_max = 0
         """The largest difference there was, whenever somebody got ahead of all others."""
@@ -58,62 +62,70 @@ class Clocks:
         return self._live
 
     @property
-    def least(self) -> int:
-        """0 while no live replica has announced any."""
-        if self._least is None:
-            self._least = min(self._holders, default=0)
-        return self._least
-
-    @property
     def most(self) -> int:
-        """0 while no live replica has announced any."""
+        """The most steps of a live replica; while none has told any, the least clock."""
         if self._most is None:
-            self._most = max(self._holders, default=0)
+            self._most = max(self._holders, default=self.least)
         return self._most
 
-    def announced(self, replica: int, clock: int) -> bool:
-        """A replica says how far it is; True if that moved its clock."""
+    def reached(self, replica: int, clock: int) -> bool:
+        """A replica's pushes of so many steps have all their answers; True if its clock moved."""
         before = self.of.get(replica)
-        if before == clock:
+        if replica not in self._members or (before is not None and clock <= before):
             return False
-        self.of[replica] = clock
-        if replica in self._members:
-            if before is not None:
-                self._holders[before] -= 1
-                if not self._holders[before]:
-                    del self._holders[before]
-            self._holders[clock] += 1
-            if before is None or clock < before or before not in self._holders:
-                self._least = None
-            if before is not None and clock < before:
-                self._most = None
-            if clock > self.most:
-                self._most = clock
-                self.spread_max = max(self.spread_max, clock - self.least)
+        clock = self.of[replica] = max(clock, self.least)
+        self._holders[clock] += 1
+        if before is not None:
+            self._drop(before)
+        if before is None or (before == self.least and before not in self._holders):
+            self.least = min(self._holders)
+        if clock > self.most:
+            self._most = clock
+            self.spread_max = max(self.spread_max, clock - self.least)
         return True
+
+    def begins(self, replica: int) -> None:
+        """Another life of a replica: it begins at the least clock of the others."""
+        before = self.of.pop(replica, None)
+        if before is not None:
+            self._drop(before)
+            self._counted_anew()
 
     def joined(self, replica: int) -> None:
         """It is live from now on."""
         bisect.insort(self._ids, replica)
         self._members.add(replica)
-        if replica in self.of:
-            self._holders[self.of[replica]] += 1
-        self._live = self._least = self._most = None
+        self._live = None
 
     def heard(self, live: Iterable[int]) -> None:
         """These are live, ascending, and nobody else: the others have no clock any more."""
         self._ids = list(live)
         self._members = set(self._ids)
-        self._live = self._least = self._most = None
+        self._live = None
         for gone in self.of.keys() - self._members:
             del self.of[gone]
         self._holders = Counter(self.of.values())
+        self._counted_anew()
 
-    def behind(self, clock: int) -> list[int]:
-        """Live replicas that have announced fewer steps."""
+    def load(self, least: int, of: Iterable[tuple[int, int]]) -> None:
+        """As another process knew them; who is live is heard by and by."""
+        self.least, self.of, self._most = least, dict(of), None
+        self._holders = Counter(self.of.values())
+
+    def behind(self, clock: int) -> tuple[int, ...]:
+        """Live replicas that have told fewer steps."""
         if clock <= self.least:
-            return []  # nearly always: most fetches wait for nobody
-        return [one for one in self._ids if self.of.get(one, clock) < clock]
+            return ()  # nearly always: most fetches wait for nobody
+        return tuple(one for one in self._ids if self.of.get(one, clock) < clock)
+
+    def _drop(self, clock: int) -> None:
+        self._holders[clock] -= 1
+        if not self._holders[clock]:
+            del self._holders[clock]
+
+    def _counted_anew(self) -> None:
+        self.least = max(self.least, min(self._holders, default=0))
+        self._most = None
 
 
 @final
@@ -186,8 +198,6 @@ class Rounds:
 
     def announced(self, push: PushInfo) -> Decision:
         """What becomes of a push."""
-        if self._clocks.announced(push.replica, push.clock) and self.waiting:
-            self._look_soon()
         decision = self.decide(push)
         if isinstance(decision, Accumulate):
             self.on_event("taken", push)
@@ -206,8 +216,19 @@ class Rounds:
         if self._rule.combines or self.waiting:
             self._look_soon()
 
-    def joined(self, replica: int) -> None:
-        """A replica is here; one that the coordinator's last word could not know of is live."""
+    def finished(self, replica: int, clock: int) -> None:
+        """Every push of a replica's first ``clock`` steps has its answers here."""
+        if self._clocks.reached(replica, clock) and self.waiting:
+            self._look_soon()
+
+    def joined(self, replica: int, *, anew: bool) -> None:
+        """A replica is here; one that the coordinator's last word could not know of is live.
+
+        ``anew``: it is another life of it than was here before.
+        """
+        if anew:
+            self._clocks.begins(replica)
+            self._look_soon()
         if replica >= self._next_id and replica not in self._newcomers:
             self._newcomers.add(replica)
             self._clocks.joined(replica)
@@ -231,7 +252,7 @@ class Rounds:
             wait = self._rule.due(self.view, self.now())
             return wait or Wait(f"round {self.round} to be applied")
         behind = self._clocks.behind(clock)
-        return Wait(f"{{on}} to finish {clock} steps", on=tuple(behind)) if behind else None
+        return Wait(f"{{on}} to finish {clock} steps", on=behind) if behind else None
 
     def held(self, owner: object, replica: int, wait: Wait | NotYet) -> None:
         """An answer to a replica waits, or still does; ``owner`` is the connection it is for."""
@@ -275,6 +296,7 @@ class Rounds:
         return {
             "rule": self._rule.export(),
             "clocks": list(self._clocks.of.items()),
+            "least_clock": self._clocks.least,
             "closing": self._is_closing,
             "next": self._next,
         }
@@ -283,8 +305,8 @@ class Rounds:
         """Take back what :meth:`export` gave."""
         self._rule.load(state["rule"])
         self._is_closing, self._next = bool(state["closing"]), int(state["next"])
-        for replica, clock in state["clocks"]:
-            self._clocks.announced(int(replica), int(clock))
+        clocks = [(int(replica), int(clock)) for replica, clock in state["clocks"]]
+        self._clocks.load(int(state["least_clock"]), clocks)
 
     # -- what is due -----------------------------------------------------------------------------
 

@@ -397,14 +397,18 @@ class ShardService:
 
     async def _fetch(self, call: Call) -> FrameBody:
         shard = self._serving()
-        replica, _ = self._identity(shard, call, reads=True)
+        replica, incarnation = self._identity(shard, call, reads=True)
         since = number(call.query.get("since", "0"), "since", LSN_MAX)
         first = number(call.query.get("first", "0"), "first", limits.LAYOUT_LEN_MAX)
         rounds = number(call.query.get("rounds", "0"), "rounds", LSN_MAX)
-        clock = number(call.query.get("clock", "0"), "clock", LSN_MAX)
+        least_clock = number(call.query.get("least_clock", "0"), "least_clock", LSN_MAX)
+        clock = number(call.query.get("clock", "0"), "clock", limits.COUNT_MAX)
         if call.query.get("last") and replica == READER:
             shard.rounds.finish()
-        if words := await shard.rounds.reached(replica, rounds, clock, self.limits.ack_every_s):
+        if replica != READER:
+            shard.told(replica, incarnation, clock)
+        within_s = self.limits.ack_every_s
+        if words := await shard.rounds.reached(replica, rounds, least_clock, within_s):
             return FrameBody(iter([[frames.view(shard.rounds.shown, words=words)], None]).__next__)
         batches = fetch_batches(shard, 0, since, first)
 

@@ -402,7 +402,7 @@ class Shard:
                 "is replicas_max; try again when the coordinator has forgotten some that are gone"
             )
         self.store.fence(replica, incarnation)
-        self.rounds.joined(replica)
+        self.rounds.joined(replica, anew=known is not None and known[0] < incarnation)
 
     def retire(self, ids: KnownIds) -> None:
         """Nobody else will push again: fence and forget them, and end what they have open here."""
@@ -468,7 +468,7 @@ class Shard:
             return ""
         return f"; the journal has LSN {gate.journal.last_lsn}, {gate.durable_lsn} is {gate.level}"
 
-    def count_settled(self, settled: _core.Settled, push: PushTally) -> None:
+    def count_settled(self, settled: _core.Settled, push: PushTally, incarnation: int) -> None:
         """Book acknowledged records; ``push`` gathers one push's."""
         self.records_duplicate += settled.count - settled.applied
         push.applied += settled.applied
@@ -481,6 +481,18 @@ class Shard:
                 self.pushes_duplicate += 1
             if push.info is not None and (push.applied or push.refused or push.superseded):
                 self.rounds.arrived(push.info)
+            if push.info is not None:
+                self.told(push.info.replica, incarnation, push.info.clock, push=settled.push)
+
+    def told(self, replica: int, incarnation: int, clock: int, push: int = 0) -> None:
+        """A replica has finished so many steps, and all of their pushes have their answers.
+
+        ``push``: the last of these, if nobody says so but its own answers. Then those before it
+        must have been applied; where one was refused, or comes late, the replica says it itself.
+        """
+        known = self.store.applied(replica)
+        if known is None or (known[0] == incarnation and known[1] >= push):
+            self.rounds.finished(replica, clock)
 
     def count_refused(self, replica: int, records: int, push: PushTally) -> None:
         """Book refused records; the push they belong to counts once."""

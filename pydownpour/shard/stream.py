@@ -27,7 +27,7 @@ from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Wait
 from pydownpour.shard.state import Admitted, PushTally, Shard, Stream
 from pydownpour.shard.turns import Share
 from pydownpour.wire import frames
-from pydownpour.wire.frames import Code, Kind
+from pydownpour.wire.frames import Code, FetchNotice, Kind
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class PushHandler:
             RemoteProtocolError: a frame that is not a replica's to send.
         """
         if isinstance(event, _core.Settled):
-            self.shard.count_settled(event, self.tally)
+            self.shard.count_settled(event, self.tally, self.incarnation)
             if event.count:
                 self.lsn = max(self.lsn, event.lsn)
             return frames.ack(
@@ -370,8 +370,10 @@ class ShardStream(Stream):
         if frame.kind == Kind.FETCH:
             if len(self._fetches) >= FETCHES_QUEUED_MAX:
                 raise RemoteProtocolError(f"more than {FETCHES_QUEUED_MAX} fetches at once")
-            gate = frames.fetch_gate(frame)
-            self._fetches.append(_Asked(frame.seq, frame.version, frame.fragment, *gate))
+            notice = frames.fetch_notice(frame)
+            self._fetches.append(_Asked(frame.seq, frame.version, frame.fragment, notice))
+            handler = self._handler
+            self._shard.told(handler.replica, handler.incarnation, notice.clock)
             self._send_more()
         elif frame.kind == Kind.PING:
             self._reply(frames.simple(Kind.PONG, seq=frame.seq))
@@ -498,12 +500,11 @@ class _Asked:
     request: int
     since: int
     first: int
-    rounds: int
-    clock: int
+    notice: FetchNotice
 
     def waits_for(self, shard: Shard) -> Wait | None:
         """For whom; None if for nobody."""
-        return shard.rounds.waits_for(self.rounds, self.clock)
+        return shard.rounds.waits_for(self.notice.rounds, self.notice.least_clock)
 
     def answer(self, shard: Shard) -> _Fetch:
         return _Fetch(shard, self.request, self.since, self.first)

@@ -19,8 +19,8 @@ and checksums are the core's; here are the names of the numbers and one construc
                          of NOT_YET when a VIEW says so
     FETCH       replica  seq = request number, version = LSN the replica already has, fragment =
                          the first one wanted (0, or where an answer was cut off); payload = rounds,
-                         clock (u64 each) or nothing: answered when so many rounds are closed, and
-                         every live replica has announced so many steps
+                         least_clock, clock (u64 each): answered when so many rounds are closed, and
+                         every live replica's clock is so far; its own is ``clock``
     PARAMETERS  shard    one fragment: version = its version, seq = its LSN, payload f32
     FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start;
                          payload = the view at its start; flags bit 0 = it is not complete, this
@@ -38,6 +38,10 @@ push, fragment), is the same record wherever it is sent. A push may leave fragme
 several runs, or none at a shard. ``first_open`` is the replica's oldest push here without all of
 its answers; whatever is lower it will not ask about again.
 
+A replica's clock is the steps it has finished. At a shard it is so far when every push of these
+steps has all of its answers from there: when a push has, or when a FETCH says so, for steps that
+no push carries.
+
 A view is the epoch of the shard map, the least clock of the live replicas, and the rounds closed
 here (u64 each).
 """
@@ -54,7 +58,7 @@ from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolEr
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
 RECEIPT: Final = struct.Struct("<QQQQQ")
-FETCH_GATE: Final = struct.Struct("<QQ")
+FETCH_NOTICE: Final = struct.Struct("<QQQ")
 VIEW: Final = struct.Struct("<QQQ")
 F32, U32 = struct.Struct("<f"), struct.Struct("<I")
 ACK_LAST: Final = 1
@@ -126,12 +130,36 @@ class PushNotice(NamedTuple):
 
 
 @final
+class FetchNotice(NamedTuple):
+    """What a FETCH frame says beyond its header.
+
+    Attributes:
+        rounds: Closed rounds that its answer waits for.
+        least_clock: Clock of every live replica that its answer waits for.
+        clock: The replica's own, as far as every push of it has all its answers from this shard.
+    """
+
+    rounds: int = 0
+    least_clock: int = 0
+    clock: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether for anything."""
+        return bool(self.rounds or self.least_clock)
+
+
+NO_GATE: Final = FetchNotice()
+"""Of a replica that waits for nothing and has finished nothing."""
+
+
+@final
 class View(NamedTuple):
     """What a shard tells a replica of the cluster.
 
     Attributes:
         epoch: Of the shard map.
-        least_clock: The fewest steps that a live replica has announced.
+        least_clock: The least clock of a live replica at this shard. It only grows.
         round: Rounds closed at this shard.
     """
 
@@ -161,15 +189,17 @@ NO_VIEW: Final = View()
 
 @final
 class Age(NamedTuple):
-    """How new parameters of a shard are: the LSN, and the rounds closed; both only grow."""
+    """How new parameters of a shard are: LSN, rounds closed, least clock; each only grows."""
 
     lsn: int = 0
     round: int = 0
+    clock: int = 0
 
     @classmethod
     def of(cls, fetched: _core.Frame) -> Age:
         """At the beginning of the answer that a FETCHED belongs to."""
-        return cls(fetched.version, View.decode(fetched.payload).round)
+        view = View.decode(fetched.payload)
+        return cls(fetched.version, view.round, view.least_clock)
 
 
 @final
@@ -281,31 +311,32 @@ def refusal_error(code: Code, words: str) -> DownpourError:
     return Fenced(words) if code is Code.FENCED else JobFailed(words)
 
 
-def fetch(*, request: int, since: int, first: int = 0, rounds: int = 0, clock: int = 0) -> bytes:
-    """Ask for the fragments from ``first`` on that changed after LSN ``since``.
-
-    It is answered when so many ``rounds`` are closed and every live replica is at ``clock``.
-    """
-    payload = FETCH_GATE.pack(rounds, clock) if rounds or clock else b""
+def fetch(*, request: int, since: int, first: int = 0, notice: FetchNotice = NO_GATE) -> bytes:
+    """Ask for the fragments from ``first`` on that changed after LSN ``since``."""
     return _core.encode_frame(
-        kind=Kind.FETCH, seq=request, version=since, fragment=first, payload=payload
+        kind=Kind.FETCH,
+        seq=request,
+        version=since,
+        fragment=first,
+        payload=FETCH_NOTICE.pack(*notice),
     )
 
 
-def fetch_gate(frame: _core.Frame) -> tuple[int, int]:
-    """What a FETCH waits for: (rounds closed, steps of every live replica).
+def fetch_notice(frame: _core.Frame) -> FetchNotice:
+    """Read what a FETCH waits for, and its replica's clock.
 
     Raises:
-        RemoteProtocolError: a payload that is neither empty nor that.
+        RemoteProtocolError: the payload has another length, or the clock is none that a replica
+            can have.
     """
-    if not frame.payload:
-        return 0, 0
-    if len(frame.payload) != FETCH_GATE.size:
+    if len(frame.payload) != FETCH_NOTICE.size:
         raise RemoteProtocolError(
-            f"FETCH payload of {len(frame.payload)} bytes, expected {FETCH_GATE.size}"
+            f"FETCH payload of {len(frame.payload)} bytes, expected {FETCH_NOTICE.size}"
         )
-    rounds, clock = FETCH_GATE.unpack(frame.payload)
-    return rounds, clock
+    notice = FetchNotice(*FETCH_NOTICE.unpack(frame.payload))
+    if notice.clock > limits.COUNT_MAX:
+        raise RemoteProtocolError(f"FETCH with clock {notice.clock}")
+    return notice
 
 
 def fetched(

@@ -53,29 +53,43 @@ def values(store: _core.Shard) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 def test_clocks_agree_with_a_slow_twin() -> None:
     rng = random.Random(1)
-    clocks, of, ids, spread = Clocks(), dict[int, int](), set[int](), 0
+    clocks, of, ids, least, spread = Clocks(), dict[int, int](), set[int](), 0, 0
     for _ in range(3000):
-        if rng.random() < 0.05:
+        what = rng.random()
+        if what < 0.05:
             ids = set(rng.sample(range(1, 12), rng.randint(0, 8)))
             of = {one: clock for one, clock in of.items() if one in ids}
             clocks.heard(sorted(ids))
-        elif rng.random() < 0.05 and (new := max(ids, default=0) + 1):
+        elif what < 0.1 and (new := max(ids, default=0) + 1):
             ids.add(new)
             clocks.joined(new)
+        elif what < 0.15:
+            who = rng.randint(1, 12)
+            of.pop(who, None)
+            clocks.begins(who)
         else:
             who = rng.randint(1, 12)
-            step = of.get(who, 0) + rng.choice((0, 1, 1, 2, -1))
-            assert clocks.announced(who, max(0, step)) == (of.get(who) != max(0, step))
-            is_ahead = who in ids and step > max((of[one] for one in ids if one in of), default=0)
-            of[who] = max(0, step)
-            if is_ahead:
-                spread = max(spread, step - min(of[one] for one in ids if one in of))
-                assert clocks.spread_max == spread
+            step = max(0, of.get(who, least) + rng.choice((0, 1, 1, 2, -1)))
+            moves = who in ids and (who not in of or step > of[who])
+            assert clocks.reached(who, step) == moves
+            if moves:
+                is_ahead = max(step, least) > max(of.values(), default=least)
+                of[who] = max(step, least)
+                if is_ahead:
+                    spread = max(spread, of[who] - min(of.values()))
         assert clocks.live == tuple(sorted(ids))
-        heard = [of[one] for one in ids if one in of] or [0]
-        assert (clocks.least, clocks.most) == (min(heard), max(heard))
-        assert clocks.spread_max >= spread
-        assert clocks.behind(3) == [one for one in sorted(ids) if of.get(one, 3) < 3]
+        least = max(least, min(of.values(), default=0))
+        most = max(of.values(), default=least)
+        assert (clocks.of, clocks.least, clocks.most) == (of, least, most)
+        assert clocks.spread_max == spread
+        for clock in (least, least + 1, least + 3):
+            behind = tuple(one for one in sorted(ids) if of.get(one, clock) < clock)
+            assert clocks.behind(clock) == behind
+        if what > 0.99:
+            moved = Clocks()
+            moved.load(clocks.least, list(clocks.of.items()))
+            moved.heard(sorted(ids))
+            moved.spread_max, clocks = spread, moved
 
 
 async def test_a_round_is_closed_when_the_last_live_replica_has_given() -> None:
@@ -120,8 +134,8 @@ async def test_before_the_coordinators_first_word_nothing_is_closed() -> None:
 async def test_a_newcomer_is_live_before_the_coordinator_says_so() -> None:
     rounds, store = rounds_of(HardSync())
     rounds.heard(live(1, (1, 2), next_id=2))
-    rounds.joined(2)
-    rounds.joined(1)
+    rounds.joined(2, anew=False)
+    rounds.joined(1, anew=True)
     assert rounds.view.live == (1, 2)
     give(rounds, store, 1)
     await asyncio.sleep(0)
@@ -134,14 +148,14 @@ async def test_a_newcomer_is_live_before_the_coordinator_says_so() -> None:
 async def test_a_fetch_waits_for_clocks_but_not_for_the_gone() -> None:
     rounds, _ = rounds_of(EveryFew())
     rounds.heard(live(1, (1, 3)))
-    for replica, clock in ((1, 5), (2, 3)):
-        rounds.announced(PushInfo(replica, clock, 4, 1.0, 0))
+    for replica, clock in ((2, 3), (1, 5)):
+        rounds.finished(replica, clock)
     assert rounds.waits_for(0, 4) == Wait("{on} to finish 4 steps", on=(2,))
     assert (rounds.waits_for(0, 3), rounds.shown.least_clock) == (None, 3)
     assert await rounds.reached(1, 0, 4, 0.001) == "replica 2 to finish 4 steps"
     waiting = asyncio.create_task(rounds.reached(1, 0, 4, 60.0))
     await asyncio.sleep(0)
-    rounds.announced(PushInfo(2, 4, 4, 1.0, 0))
+    rounds.finished(2, 4)
     assert await waiting == ""
     assert rounds.waiting == {}
 
@@ -198,3 +212,29 @@ async def test_a_sum_that_is_not_finite_is_dropped_and_the_next_round_opens(
     assert (rounds.round, rounds.dropped) == (1, 2)
     assert "round 0, fragment 0: " in caplog.text
     np.testing.assert_array_equal(values(store), 0.0)
+
+
+def test_whoever_begins_or_comes_back_is_waited_for_from_the_least_clock_on() -> None:
+    """Nobody makes up for steps that others did while it was not there."""
+    clocks = Clocks()
+    clocks.heard((1, 2))
+    clocks.reached(1, 0)
+    clocks.reached(2, 0)
+    clocks.reached(1, 7)
+    clocks.reached(2, 6)
+    clocks.joined(3)
+    assert clocks.behind(7) == (2,), "who has told nothing yet is not waited for"
+    clocks.reached(3, 0)
+    assert (clocks.of[3], clocks.behind(7)) == (6, (2, 3))
+    clocks.heard((1,))
+    assert (clocks.least, clocks.of) == (7, {1: 7})
+    clocks.heard((1, 2))
+    clocks.reached(2, 6)
+    assert clocks.of == {1: 7, 2: 7}
+    clocks.reached(1, 9)
+    clocks.begins(2)
+    assert clocks.least == 9, "a new life has done nothing yet"
+    clocks.reached(2, 0)
+    assert clocks.of[2] == 9
+    clocks.heard(())
+    assert clocks.least == 9
