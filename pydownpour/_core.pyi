@@ -175,6 +175,9 @@ class Optimizer:
     def planes(self) -> int:
         """State planes per parameter: 0 for SGD, 1 momentum/Adagrad, 2 Adam."""
     @property
+    def history(self) -> int:
+        """Past versions of the parameters that its parts look back at; 0: none does."""
+    @property
     def simd(self) -> str: ...
 
 def codecs() -> list[str]:
@@ -278,6 +281,13 @@ class Shard:
     @property
     def planes(self) -> int:
         """State planes per parameter, as the optimizer's."""
+    @property
+    def history(self) -> int:
+        """Past versions of each fragment that it keeps for the optimizer's parts. Each is a
+        retired block with all of its planes: as much memory as parameters and state again."""
+    @property
+    def bases_gone(self) -> int:
+        """Updates whose base version was kept no more: they saw the oldest that was."""
     @property
     def lsn(self) -> int:
         """Records applied or accumulated, and rounds closed with records in them, so far, all of
@@ -390,7 +400,8 @@ class Shard:
         of the states, and changes nothing then."""
     def read_plane(self, plane: int, target: _Bytes, start: int = 0) -> None:
         """Copy elements [start, start + len(target)) of state plane 1..planes (0 = parameters)
-        into an f32 target, stripe by stripe."""
+        into an f32 target, stripe by stripe. Planes planes + 1 .. planes + history are the
+        parameters of one version ago, of two, and so on, or of the oldest there is."""
     def load_plane(self, plane: int, source: _Bytes, start: int = 0) -> None:
         """Set as many elements of a plane, when restoring, before the first apply."""
     # -- fetch --------------------------------------------------------------------------------
@@ -409,8 +420,9 @@ class Shard:
     def kept(self) -> int:
         """Stripes that buffers of parameter_frames keep now."""
     def memory(self) -> dict[str, int]:
-        """Bytes: parameters, state, accumulators, spare, table, pinned (old blocks only readers
-        still hold), decoded (what encoded records are decoded into)."""
+        """Bytes: parameters, state, accumulators, spare, table, history (past versions),
+        pinned (old blocks only readers still hold), decoded (what encoded records are decoded
+        into)."""
 
 @final
 class Closed:

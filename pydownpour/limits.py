@@ -78,6 +78,12 @@ LAYOUT_LEN_MAX: Final = 2**48
 """Elements of all parameters: a petabyte of float32, and byte counts stay below COUNT_MAX."""
 SETTINGS_MAX: Final = 64
 """Settings of a policy, parts of an optimizer, rows of a memory account: ours have up to ten."""
+HISTORY_MAX: Final = 256
+"""Past versions that a part of an optimizer may look back at: each is as much memory as parameters
+and state again, and a gradient that is more stale than that is not worth compensating."""
+PLANES_MAX: Final = 1024
+"""Planes of a shard, past versions among them: ``SETTINGS_MAX`` parts with three planes each, and
+``HISTORY_MAX`` versions, are 449."""
 METRICS_MAX: Final = 256
 """Numbers one evaluation may return: each is a column of the report and a line of the display."""
 SHARDS_MAX: Final = 4096

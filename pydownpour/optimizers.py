@@ -116,6 +116,74 @@ class FASGD(Part):
         _require(self, gamma=fraction, beta=fraction, eps=positive, initial=positive)
 
 
+def _is_history(value: float) -> bool:
+    return _is_count(value) and value <= limits.HISTORY_MAX
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DelayCompensated(Part):
+    """Correct a stale g to where the parameters are now: g <- g + strength * g * g * (w - w_base).
+
+    w_base is w in the version that g was computed from (the fragment's; of which the shard keeps
+    the last ``history``), or in the oldest that is kept: ``bases_gone`` in the report counts how
+    often. adaptive: the strength of an element is strength / sqrt(m + eps), where
+    m <- decay*m + (1-decay)*g*g, which makes it independent of the size of the gradients.
+    strength >= 0; 0 <= decay < 1; eps > 0; 1 <= history <= 256 (``limits.HISTORY_MAX``), whole.
+
+    Memory: the shard keeps the blocks it published, so each version costs as much as parameters
+    and state together; choose a history above the staleness that is usual, not the largest.
+
+    Zheng et al. 2017 (DC-ASGD), equation 10 and the adaptive strength of its section 6, which calls
+    the strength lambda. Deviations: the sum is computed as g * (1 + (strength * g) * (w - w_base)),
+    so that a strength of 0 is g to the bit; its backup is a copy a replica, ours a version that all
+    replicas share. A round is compared with the base of its most stale record.
+    """
+
+    strength: float
+    adaptive: bool = True
+    decay: float = 0.95
+    eps: float = 1e-7
+    history: float = 16
+    name: ClassVar[str] = "delay_compensation"
+
+    def __post_init__(self) -> None:
+        _require(self, strength=not_negative, decay=fraction, eps=positive, history=_is_history)
+        object.__setattr__(self, "adaptive", config.flag(f"{self.name}: adaptive", self.adaptive))
+
+    def parts(self) -> Parts:
+        """This piece in wire form: adaptive or not are two parts of the core's."""
+        numbers = {"strength": self.strength, "history": self.history}
+        if not self.adaptive:
+            return [(self.name, numbers)]
+        return [(f"adaptive_{self.name}", {**numbers, "decay": self.decay, "eps": self.eps})]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GapAware(Part):
+    """Divide each element of a stale g by how many steps its parameter has moved since, plus 1.
+
+    c <- decay*c + (1-decay)*|w - w_last|;  g <- g / (|w - w_base| / (c' + eps) + 1).
+    w_last is w before the fragment's last update, so c' = c / (1 - decay^(t-1)) is the mean size of
+    one update of this element; w_base is w in the version that g was computed from, or in the
+    oldest of the ``history`` that are kept, as in :class:`DelayCompensated` (which says what they
+    cost). 0 <= decay < 1; eps > 0; 1 <= history <= 256 (``limits.HISTORY_MAX``), whole.
+
+    Barkai et al. 2020. Deviations: the mean step is each element's own, as it was made by whatever
+    rule; eps guards an element that has not moved yet. Where nothing moved, g is the same to the
+    bit. Unlike a division by staleness, it hardly slows a replica whose parameters stand still.
+    """
+
+    decay: float = 0.9
+    eps: float = 1e-12
+    history: float = 16
+    name: ClassVar[str] = "gap_aware"
+
+    def __post_init__(self) -> None:
+        _require(self, decay=fraction, eps=positive, history=_is_history)
+
+
 CountedIn: TypeAlias = Literal["updates", "samples"]
 """What a schedule counts: updates of a fragment, or the training samples behind them.
 
@@ -410,6 +478,8 @@ PARTS: tuple[type[Part], ...] = (
     WeightDecay,
     Trace,
     FASGD,
+    DelayCompensated,
+    GapAware,
     WarmUp,
     StepDecay,
     Cosine,

@@ -60,6 +60,7 @@ class Giving:
         return Contents(
             state_size=len(self._state),
             planes=self._shard.store.planes,
+            history=self._shard.store.history,
             counts=self._shard.statistics(),
             ids_version=self._shard.ids_version,
             rounds=json.dumps(self._shard.rounds.export()),
@@ -75,10 +76,11 @@ class Giving:
         Raises:
             RemoteProtocolError: there is no such plane.
         """
-        if plane > self._shard.store.planes:
+        store = self._shard.store
+        if plane > store.planes + store.history:
             raise RemoteProtocolError(
-                f"no plane {plane}; the optimizer keeps {self._shard.store.planes} beside the "
-                "parameters"
+                f"no plane {plane}; the optimizer keeps {store.planes} beside the parameters, and "
+                f"{store.history} past versions"
             )
         return self._body(self._pieces_of_plane(plane, start))
 
@@ -120,7 +122,8 @@ class TakingOver:
     def __init__(self, shard: Shard, source: Source, access: Access) -> None:
         self._shard, self._source, self._access = shard, source, access
         shard.rounds.stop()
-        self._planes = [Filling(shard.store, plane) for plane in range(shard.store.planes + 1)]
+        planes = 1 + shard.store.planes + shard.store.history
+        self._planes = [Filling(shard.store, plane) for plane in range(planes)]
 
     @property
     def loaded(self) -> int:
@@ -135,10 +138,11 @@ class TakingOver:
             self._source.url, access=self._access, limits=self._shard.limits
         ) as client:
             contents = await client.post("/v1/give", give, Contents)
-            if contents.planes != self._shard.store.planes:
+            store = self._shard.store
+            if (contents.planes, contents.history) != (store.planes, store.history):
                 raise RemoteProtocolError(
-                    f"{client.url} has {contents.planes} planes of state, our optimizer "
-                    f"{self._shard.store.planes}"
+                    f"{client.url} has {contents.planes} planes of state and {contents.history} "
+                    f"past versions, our optimizer {store.planes} and {store.history}"
                 )
             for number, plane in enumerate(self._planes):
                 await plane.go_on(client, f"/v1/state?plane={number}", headers)

@@ -435,7 +435,7 @@ class ShardService:
             raise RemoteProtocolError("POST /v1/give comes first")
         if "plane" not in call.query:
             return self._giving.state()
-        plane = number(call.query["plane"], "plane", limits.SETTINGS_MAX)
+        plane = number(call.query["plane"], "plane", limits.PLANES_MAX)
         start = number(call.query.get("start", "0"), "start", limits.LAYOUT_LEN_MAX)
         return self._giving.plane(plane, start)
 

@@ -521,6 +521,7 @@ class Shard:
             refused_by=self.refusals.most(),
             rounds=self.rounds.closed,
             rounds_dropped=self.rounds.dropped,
+            bases_gone=self.store.bases_gone,
             fetches=self.fetches,
             waits=self.rounds.waits.entry(self.rounds.now),
             clock_least=self.rounds.clocks.least,

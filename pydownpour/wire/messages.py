@@ -211,6 +211,8 @@ class Contents(Message, frozen=True, kw_only=True):
     """Bytes of its LSN, versions, windows and open rounds."""
     planes: Word
     """Of the optimizer's state, beside the parameters."""
+    history: Word = 0
+    """Past versions of the parameters, as planes that come after those."""
     counts: ShardStats
     ids_version: Count
     rounds: Json
@@ -318,6 +320,8 @@ class ShardStats(Message, frozen=True, kw_only=True):
     """Updates that several pushes were combined in."""
     rounds_dropped: Count = 0
     """Fragments of those that were not applied, because they would have been NaN or infinite."""
+    bases_gone: Count = 0
+    """Updates that were compared with the oldest version kept, because their own base was older."""
     fetches: Count = 0
     waits: WaitsEntry = WaitsEntry()
     """Of replicas whose answers it held, for whom."""

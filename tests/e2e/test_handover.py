@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import pydownpour as dp
+from pydownpour.optimizers import Part
 from tests.e2e.stage import Stage, ones
 
 
@@ -58,15 +61,40 @@ async def test_shards_move_while_replicas_train_and_each_push_counts_once(
 
 async def test_everything_a_shard_has_comes_along(tmp_path: Path) -> None:
     """Adam, moved in the middle, ends where it ends without a move: to the bit."""
-    stayed = await trained(tmp_path / "stays", moves=0)
-    np.testing.assert_array_equal(await trained(tmp_path / "moves", moves=2), stayed)
+    fresh = functools.partial(trained, dp.Adam(lr=0.1), fetch_every=1)
+    stayed = await fresh(tmp_path / "stays", moves=0)
+    np.testing.assert_array_equal(await fresh(tmp_path / "moves", moves=2), stayed)
 
 
-async def trained(folder: Path, *, moves: int) -> NDArray[np.float32]:
+async def test_so_do_the_versions_that_what_is_in_flight_was_computed_from(tmp_path: Path) -> None:
+    """Gradients that are up to three updates old, or older than what is kept."""
+    looks_back = dp.chain(
+        dp.DelayCompensated(1.0, history=2), dp.GapAware(history=2), dp.Adam(lr=0.1)
+    )
+    stale = functools.partial(trained, looks_back, fetch_every=4)
+    stayed = await stale(tmp_path / "stays", moves=0)
+    np.testing.assert_array_equal(await stale(tmp_path / "moves", moves=2), stayed)
+    # It matters: without what the parts look back at, it ends elsewhere.
+    plain = await trained(dp.Adam(lr=0.1), tmp_path / "plain", fetch_every=4, moves=0)
+    assert not np.array_equal(plain, stayed)
+    shards = json.loads((tmp_path / "moves" / "report.json").read_text())["shards"]
+    # Of twenty steps, those that are three behind: one in four.
+    assert [shard["bases_gone"] for shard in shards] == [5 * fragments(shard) for shard in shards]
+
+
+def fragments(shard: dict[str, Any]) -> int:
+    """Each push has as many records as its shard has fragments, and each record its LSN."""
+    return int(shard["lsn"]) // 20
+
+
+async def trained(
+    optimizer: Part, folder: Path, *, fetch_every: int, moves: int
+) -> NDArray[np.float32]:
     """Parameters after twenty steps of one replica; so many shards move after ten."""
     job = dp.Job(
         parameters={"w": np.linspace(-1.0, 1.0, 3000, dtype=np.float32)},
-        optimizer=dp.Adam(lr=0.1),
+        optimizer=optimizer,
+        policy=dp.Downpour(fetch_every=fetch_every, overlap=False),
         name="bits",
     )
     at_half, go_on = asyncio.Event(), asyncio.Event()
@@ -78,7 +106,6 @@ async def trained(folder: Path, *, moves: int) -> NDArray[np.float32]:
                 at_half.set()
                 await go_on.wait()
             await replica.step({"w": replica.parameters["w"] * np.float32(0.5)}, loss=1.0)
-            await replica.fetch()
 
     async with Stage(job, folder) as stage:
         training = asyncio.create_task(stage.replica())

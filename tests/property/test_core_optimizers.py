@@ -36,18 +36,24 @@ RULES = {
 }  # fmt: skip
 COUNTS = st.integers(1, 9).map(float)
 FLAGS = st.sampled_from([0.0, 1.0])
+HISTORIES = st.integers(1, 4).map(float)
 POWERS = st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.floats(0, 3)
 BEFORE = {
     "clip": {"max": numbers(0.125, 4)},
     "weight_decay": {"rate": numbers(0, 0.25)},
     "trace": {"decay": FRACTIONS},
     "fasgd": {"gamma": FRACTIONS, "beta": FRACTIONS, "eps": EPS, "initial": numbers(0.125, 2)},
+    "delay_compensation": {"strength": numbers(0, 0.5), "history": HISTORIES},
+    "adaptive_delay_compensation": {
+        "strength": numbers(0, 2), "decay": FRACTIONS, "eps": EPS, "history": HISTORIES,
+    },
+    "gap_aware": {"decay": FRACTIONS, "eps": EPS, "history": HISTORIES},
     "warm_up": {"over": COUNTS, "start": FRACTIONS, "by_samples": FLAGS},
     "step_decay": {"every": COUNTS, "factor": FRACTIONS, "by_samples": FLAGS},
     "cosine": {"over": COUNTS, "floor": FRACTIONS, "by_samples": FLAGS},
     "staleness_decay": {"power": POWERS},
     "linear_scaling": {"records": numbers(0.125, 8)},
-}
+}  # fmt: skip
 
 
 @st.composite
@@ -140,9 +146,13 @@ def test_equal_to_the_twin(
         weights = [weight for weight, _, _ in twin.records]
         open = (twin.round, len(weights), sum(weights)) if weights else None
         assert store.accumulated(fragment) == open
+    assert store.history == optimizer.history == twins[0].history
+    assert store.bases_gone == sum(twin.bases_gone for twin in twins)
     planes = [
         np.concatenate(plane) for plane in zip(*[[t.w, *t.state] for t in twins], strict=True)
     ]
+    for back in range(1, store.history + 1):
+        planes.append(np.concatenate([twin.ago(back) for twin in twins]))
     for index, plane in enumerate(planes):
         values = np.empty(length, "f4")
         store.read_plane(index, values)

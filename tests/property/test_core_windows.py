@@ -19,7 +19,10 @@ from tests.reference.windows import Shard
 
 FRAGMENTS, FRAGMENT_LEN, FIRST = 3, 16, 4
 LEN = FRAGMENTS * FRAGMENT_LEN
-PARTS = [("momentum", {"lr": 1.0, "momentum": 0.5, "nesterov": 0.0})]
+PARTS = [
+    ("gap_aware", {"decay": 0.5, "eps": 1e-3, "history": 2.0}),
+    ("momentum", {"lr": 1.0, "momentum": 0.5, "nesterov": 0.0}),
+]
 POISON = np.full(FRAGMENT_LEN, np.nan, "f4").tobytes()
 ONES = np.ones(FRAGMENT_LEN, "f4").tobytes()
 NAMES = {_core.CODE_FENCED: "fenced", _core.CODE_UNKNOWN_STATE: "unknown",
@@ -45,7 +48,7 @@ def make_store(fragments: range = range(FIRST, FIRST + FRAGMENTS)) -> _core.Shar
 def planes(store: _core.Shard) -> list[bytes]:
     values = np.empty(store.len, "f4")
     read = []
-    for plane in range(store.planes + 1):
+    for plane in range(store.planes + store.history + 1):
         store.read_plane(plane, values)
         read.append(values.tobytes())
     return read
@@ -162,7 +165,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             if is_poison:  # refused, and not done
                 self.model.replicas[replica].applied = past
                 return "poison"
-            self.twin.apply(fragment, ONES, 1)
+            self.twin.apply(fragment, ONES, 1, base_version=0)
         return answer
 
     @rule(replica=replicas, step=st.integers(1, 3), first=places)
@@ -285,7 +288,7 @@ def test_a_state_loads_into_shards_that_are_cut_differently(
         )
         if record not in known:
             known.add(record)
-            twin.apply(fragment, ONES, 1)
+            twin.apply(fragment, ONES, 1, base_version=0)
         if i % every == 0:
             shards = cut_anew(shards, parts[i % len(parts)])
     assert [b"".join(pieces) for pieces in zip(*map(planes, shards), strict=True)] == planes(twin)

@@ -43,6 +43,10 @@ class Context:
     """Samples behind the updates before this one."""
     samples: int = 0
     """Samples behind this one."""
+    last: Array | None = None
+    """The parameters one version ago; None: as they are."""
+    base: Array | None = None
+    """In the version that the gradient was computed from, or the oldest kept; None: as they are."""
 
 
 def clip(w: Array, g: Array, state: State, at: Context, *, max: float) -> tuple[Array, State]:
@@ -81,6 +85,47 @@ def fasgd(
     deviation: Array = np.sqrt(np.maximum(f32(0), n - b * b) + f32(eps))
     v = f32(beta) * v + f32(1 - beta) * deviation
     return g / (v * f32(max(1, at.staleness))), [n, b, v]
+
+
+def delay_compensation(
+    w: Array, g: Array, state: State, at: Context, *, strength: float, history: float
+) -> tuple[Array, State]:
+    """Zheng et al. 2017, equation 10: g + strength * g * g * (w - w_base), as a product."""
+    moved = w - (w if at.base is None else at.base)
+    by: Array = (f32(strength) * g) * moved + f32(1)
+    return g * by, []
+
+
+def adaptive_delay_compensation(
+    w: Array,
+    g: Array,
+    state: State,
+    at: Context,
+    *,
+    strength: float,
+    decay: float,
+    eps: float,
+    history: float,
+) -> tuple[Array, State]:
+    """The same with a strength that the mean square of g divides."""
+    m: Array = f32(decay) * state[0] + f32(1 - decay) * (g * g)
+    moved = w - (w if at.base is None else at.base)
+    own: Array = f32(strength) / np.sqrt(m + f32(eps))
+    by: Array = (own * g) * moved + f32(1)
+    return g * by, [m]
+
+
+def gap_aware(
+    w: Array, g: Array, state: State, at: Context, *, decay: float, eps: float, history: float
+) -> tuple[Array, State]:
+    """Barkai et al. 2020: g divided by the distance moved, in steps, plus 1."""
+    c: Array = f32(decay) * state[0] + f32(1 - decay) * np.abs(
+        w - (w if at.last is None else at.last)
+    )
+    by = f32(1 / (1 - _power(decay, at.count - 1))) if at.count > 1 else f32(1)
+    moved: Array = np.abs(w - (w if at.base is None else at.base))
+    gap: Array = moved / (c * by + f32(eps)) + f32(1)
+    return g / gap, [c]
 
 
 def raised(base: float, exponent: float) -> float:
@@ -194,6 +239,9 @@ CHANGES: dict[str, Callable[..., tuple[Array, State]]] = {
     "weight_decay": weight_decay,
     "trace": trace,
     "fasgd": fasgd,
+    "delay_compensation": delay_compensation,
+    "adaptive_delay_compensation": adaptive_delay_compensation,
+    "gap_aware": gap_aware,
 }
 SCHEDULES: dict[str, Callable[..., float]] = {
     "warm_up": warm_up,
@@ -209,7 +257,10 @@ RULES: dict[str, Callable[..., tuple[Array, State]]] = {
     "adam": adam,
     "adamw": adamw,
 }
-PLANES = {"trace": 1, "fasgd": 3, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+PLANES = {
+    "trace": 1, "fasgd": 3, "adaptive_delay_compensation": 1, "gap_aware": 1,
+    "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2,
+}  # fmt: skip
 """State arrays of each part that has some, in the order of the chain."""
 
 Parts = Sequence[tuple[str, dict[str, float]]]
@@ -250,9 +301,19 @@ class Fragment:
         self.sum: Array | None = None
         self.records: list[tuple[float, int, int]] = []
         """Weight, samples, staleness of each in the open round."""
+        self.past: list[Array] = []
+        """The versions that are remembered, the newest first."""
+        self.history = max(int(numbers.get("history", 0)) for _, numbers in parts)
+        self.bases_gone = 0
+
+    def ago(self, back: int) -> Array:
+        return [self.w, *self.past][min(back, len(self.past))]
 
     def _update(self, g: Array, scale: f32, at: Context) -> None:
+        at = dataclasses.replace(at, last=self.ago(1), base=self.ago(at.staleness))
         w, state = update(self.parts, self.w, g, self.state, at, scale)
+        self.bases_gone += self.history > 0 and at.staleness > len(self.past)
+        self.past = [self.w, *self.past][: self.history]
         self.w, self.state = w, state
         self.version, self.samples = at.count, at.samples_before + at.samples
 

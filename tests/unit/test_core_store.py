@@ -74,7 +74,7 @@ def test_a_store_tells_its_lengths() -> None:
     assert store.versions() == bytes(8 * 4)
     memory = store.memory()
     assert set(memory) == {
-        "parameters", "state", "accumulators", "spare", "table", "pinned", "decoded",
+        "parameters", "state", "accumulators", "spare", "table", "history", "pinned", "decoded",
     }  # fmt: skip
     assert memory["parameters"] >= 4 * LEN
 

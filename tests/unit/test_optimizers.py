@@ -19,6 +19,8 @@ from pydownpour.optimizers import (
     AdamW,
     Clip,
     Cosine,
+    DelayCompensated,
+    GapAware,
     LinearScaling,
     Momentum,
     Nesterov,
@@ -42,6 +44,8 @@ EXAMPLES = {
     WeightDecay: WeightDecay(0.01),
     Trace: Trace(),
     FASGD: FASGD(),
+    DelayCompensated: DelayCompensated(0.5),
+    GapAware: GapAware(),
     WarmUp: WarmUp(100),
     StepDecay: StepDecay(100),
     Cosine: Cosine(100, by="samples"),
@@ -56,8 +60,10 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
     example = EXAMPLES[rule]
     assert _core.Optimizer(example.parts()).planes == PLANES[rule]
     whole = chain(*(EXAMPLES[part] for part in PARTS), example)
-    # A trace has one of its own, FASGD three.
-    assert _core.Optimizer(whole.parts()).planes == PLANES[rule] + 4
+    # A trace has one of its own, FASGD three, what compensates delays one each.
+    compiled = _core.Optimizer(whole.parts())
+    assert (compiled.planes, compiled.history) == (PLANES[rule] + 6, 16)
+    assert _core.Optimizer(example.parts()).history == 0
     assert example.describe() in whole.describe()
 
 
@@ -77,6 +83,12 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
         (lambda: WeightDecay(float("inf")), "rate=inf"),
         (lambda: Trace(1.0), "decay=1"),
         (lambda: FASGD(beta=1.0), "beta=1"),
+        (lambda: DelayCompensated(-1.0), "strength=-1"),
+        (lambda: DelayCompensated(1.0, eps=0.0), "eps=0"),
+        (lambda: DelayCompensated(1.0, history=257), "history=257"),
+        (lambda: DelayCompensated(1.0, adaptive="no"), "adaptive='no'"),  # type: ignore[arg-type]
+        (lambda: GapAware(decay=1.0), "decay=1"),
+        (lambda: GapAware(history=0.5), "history=0.5"),
         (lambda: WarmUp(0), "over=0"),
         (lambda: WarmUp(2.5), "over=2.5"),
         (lambda: StepDecay(10, 1.0), "factor=1"),
@@ -96,7 +108,7 @@ def test_numbers_out_of_range_are_named(make: Any, field: str) -> None:
 def test_what_is_no_number_is_named_for_every_field(kind: Any, value: Any) -> None:
     example: Any = EXAMPLES[kind]
     for field in dataclasses.fields(kind):
-        if field.name == "by":
+        if field.name in ("by", "adaptive"):
             continue
         with pytest.raises(ConfigError, match=f"{field.name}=.* must be a number, not a"):
             dataclasses.replace(example, **{field.name: value})
@@ -109,6 +121,15 @@ def test_schedules_count_updates_or_samples(kind: Any) -> None:
     for by in ["steps", None, 1.0]:
         with pytest.raises(ConfigError, match="must be 'updates' or 'samples'"):
             kind(8, by=by)
+
+
+def test_as_many_versions_as_the_core_remembers() -> None:
+    most = GapAware(history=limits.HISTORY_MAX)
+    assert _core.Optimizer(chain(most, SGD(0.1)).parts()).history == limits.HISTORY_MAX
+    longest = chain(DelayCompensated(1.0, adaptive=False, history=3), GapAware(history=2), SGD(0.1))
+    assert _core.Optimizer(longest.parts()).history == 3
+    with pytest.raises(ConfigError, match="history is 257, must be a whole number from 1 to 256"):
+        _core.Optimizer([("gap_aware", {"decay": 0.9, "eps": 1e-9, "history": 257.0})])
 
 
 def test_numbers_of_any_type_become_floats() -> None:

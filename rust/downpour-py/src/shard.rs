@@ -26,6 +26,7 @@ pub struct Optimizer {
     parts: Parts,
     level: Level,
     planes: usize,
+    history: usize,
 }
 
 impl Optimizer {
@@ -42,8 +43,9 @@ impl Optimizer {
     fn new(py: Python<'_>, parts: Parts, simd: Option<&str>) -> PyResult<Self> {
         enter(py, 0, || {
             let level = simd.map_or(Ok(Level::best()), numbers::level)?;
-            let planes = optimizer::Optimizer::compile(&parts, Some(level))?.planes();
-            Ok(Self { parts, level, planes })
+            let compiled = optimizer::Optimizer::compile(&parts, Some(level))?;
+            let (planes, history) = (compiled.planes(), compiled.history());
+            Ok(Self { parts, level, planes, history })
         })
     }
 
@@ -51,6 +53,12 @@ impl Optimizer {
     #[getter]
     fn planes(&self) -> usize {
         self.planes
+    }
+
+    /// Past versions of the parameters that a shard must keep for it.
+    #[getter]
+    fn history(&self) -> usize {
+        self.history
     }
 
     /// The instruction set it was compiled for.
@@ -191,6 +199,18 @@ impl Shard {
     #[getter]
     fn planes(&self) -> usize {
         self.store().planes() - 1
+    }
+
+    /// Past versions of each fragment that it keeps, as the optimizer's.
+    #[getter]
+    fn history(&self) -> usize {
+        self.store().history()
+    }
+
+    /// Updates whose base version was kept no more.
+    #[getter]
+    fn bases_gone(&self) -> u64 {
+        self.store().bases_gone()
     }
 
     /// Records applied so far by this shard.
@@ -384,7 +404,8 @@ impl Shard {
         enter(py, size, || Ok(self.shard.import_state(&states)?))
     }
 
-    /// Copy elements of a plane (0 = parameters, then the state's) from `start` on.
+    /// Copy elements of a plane (0 = parameters, then the state's, then past parameters) from
+    /// `start` on.
     #[pyo3(signature = (plane, target, start = 0))]
     fn read_plane(
         &self,
@@ -431,7 +452,7 @@ impl Shard {
         self.store().kept()
     }
 
-    /// Bytes: parameters, state, spare, table, pinned, decoded.
+    /// Bytes: parameters, state, accumulators, spare, table, history, pinned, decoded.
     fn memory(&self) -> BTreeMap<&'static str, usize> {
         let memory = self.store().memory();
         BTreeMap::from([
@@ -440,6 +461,7 @@ impl Shard {
             ("accumulators", memory.accumulators),
             ("spare", memory.spare),
             ("table", memory.table),
+            ("history", memory.history),
             ("pinned", memory.pinned),
             ("decoded", self.shard.decoded_bytes()),
         ])

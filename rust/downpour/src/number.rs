@@ -26,6 +26,8 @@ pub(crate) enum Bound {
     Fraction,
     /// A whole number of at least 1.
     Whole,
+    /// How many versions of the parameters are remembered: 1 to 256, each a copy of them.
+    Versions,
     /// A multiple of 16 from 16 to 65,536.
     Block,
     /// What elements are sent in multiples of: no subnormal, and not beyond what f32 can add up.
@@ -40,6 +42,7 @@ impl Bound {
                 Self::Positive => value > 0.0,
                 Self::NotNegative => value >= 0.0,
                 Self::Fraction => (0.0..1.0).contains(&value),
+                Self::Versions => (1.0..=256.0).contains(&value) && value.fract() == 0.0,
                 Self::Whole => value >= 1.0 && value.fract() == 0.0 && value < 9e15,
                 Self::Block => (16.0..=65536.0).contains(&value) && value % 16.0 == 0.0,
                 Self::Quantum => (power(0.5, 122)..=power(2.0, 122)).contains(&value),
@@ -52,6 +55,7 @@ impl Bound {
             Self::Positive => "a finite f32 > 0",
             Self::NotNegative => "a finite f32 >= 0",
             Self::Fraction => "in [0, 1) as f32",
+            Self::Versions => "a whole number from 1 to 256",
             Self::Whole => "a whole number >= 1",
             Self::Block => "a multiple of 16 from 16 to 65536",
             Self::Quantum => "from 2^-122 to 2^122",
@@ -113,6 +117,12 @@ impl Numbers {
     pub(crate) fn single(&self, name: &str) -> f32 {
         single(self.double(name))
     }
+}
+
+/// A number whose bound makes it a small whole one.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole, from 1 on")]
+pub(crate) fn whole(value: f64) -> usize {
+    value as usize
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "numbers are rounded to f32 here, once")]

@@ -37,6 +37,17 @@ fn counting_in(len: usize, fragment_len: usize) -> Arc<Store> {
     Arc::new(Store::with_tuning(geometry, sgd, tuning).unwrap())
 }
 
+/// The same, with a part that looks one version back and changes nothing.
+fn remembering() -> Arc<Store> {
+    let numbers = BTreeMap::from([("strength".to_owned(), 0.0), ("history".to_owned(), 1.0)]);
+    let sgd = ("sgd".to_owned(), BTreeMap::from([("lr".to_owned(), 1.0)]));
+    let parts = [("delay_compensation".to_owned(), numbers), sgd];
+    let optimizer = Optimizer::compile(&parts, Some(Level::Baseline)).unwrap();
+    let geometry = Geometry { len: STRIPE, stripe_len: STRIPE, fragment_len: STRIPE };
+    let tuning = Tuning { fold_limit: 1, copies_max: 2, ..Tuning::default() };
+    Arc::new(Store::with_tuning(geometry, optimizer, tuning).unwrap())
+}
+
 /// The same with an accumulator.
 fn combining() -> Arc<Store> {
     let store = Arc::into_inner(counting(STRIPE)).expect("nobody else has it");
@@ -90,6 +101,25 @@ fn readers_against_a_writer() {
         store.apply(0, up(&store), 1.0).unwrap();
         reader.join().unwrap();
         expect(&store, 2);
+    });
+}
+
+/// A version that is remembered is let go while a reader has it: whoever is last recycles it.
+#[test]
+fn a_reader_has_what_a_history_lets_go() {
+    explore(|| {
+        let store = remembering();
+        let reader = spawn(&store, |store| {
+            let pinned = store.pin(0);
+            let before = value(&pinned);
+            assert_eq!(value(&pinned).to_bits(), before.to_bits());
+        });
+        for base in [0, 0, 1] {
+            store.take(0, up(&store), base, &Admission::default()).unwrap();
+        }
+        reader.join().unwrap();
+        expect(&store, 3);
+        assert_eq!(store.memory().history, STRIPE * 4);
     });
 }
 

@@ -97,7 +97,8 @@ fn optimizers_agree() {
                 for (round, dtype) in DTYPES.into_iter().enumerate() {
                     let bytes = as_bytes(&numbers(len, 5 + round as u64), dtype);
                     let gradient = Gradient::from_bytes(&bytes, dtype).unwrap();
-                    store.apply(0, gradient, 0.7).unwrap();
+                    let base = (round as u64).saturating_sub(2);
+                    store.take(0, gradient, base, &0.7.into()).unwrap();
                 }
                 (0..store.planes()).map(|plane| bits(&store.plane(plane))).collect::<Vec<_>>()
             };

@@ -8,7 +8,7 @@ mod optimizer_twin;
 use downpour::kernel::{Gradient, Level};
 use downpour::number::NumberError;
 use downpour::optimizer::{self, Optimizer, OptimizerError};
-use downpour::store::{ApplyError, Geometry, Store};
+use downpour::store::{Admission, ApplyError, Geometry, Store};
 use optimizer_twin::{Part, Records, Twin, bits, chains, compile, part};
 use proptest::prelude::*;
 
@@ -45,6 +45,7 @@ proptest! {
                 0..2_usize,
                 prop_oneof![4 => mild(), 1 => wild()],
                 prop_oneof![Just(1.0_f32), 0.1_f32..2.0],
+                0..5_u64,
             ),
             1..8,
         ),
@@ -54,10 +55,13 @@ proptest! {
             let twin = Twin::new(GEOMETRY, &parts);
             store.load_plane(0, 0, &initial).unwrap();
             twin.load(&initial);
-            for (fragment, gradient, scale) in &records {
+            for (fragment, gradient, scale, stale) in &records {
                 let gradient = &gradient[..GEOMETRY.fragment_range(*fragment).len()];
-                let expected = twin.apply(*fragment, gradient, *scale);
-                prop_assert_eq!(Records::apply(&store, *fragment, gradient, *scale), expected);
+                let base = store.version(*fragment).saturating_sub(*stale);
+                let admission = Admission::from(*scale);
+                let expected = twin.take(*fragment, gradient, base, &admission);
+                let answer = Records::take(&store, *fragment, gradient, base, &admission);
+                prop_assert_eq!(answer, expected);
             }
             for plane in 0..store.planes() {
                 let (ours, theirs) = (store.plane(plane), twin.plane(plane));
@@ -181,9 +185,9 @@ fn chains_end_in_exactly_one_rule() {
         let message = refusal(&chain).to_string();
         assert_eq!(
             message,
-            "part \"lion\" is unknown; known are clip, weight_decay, trace, fasgd, warm_up, \
-             step_decay, cosine, staleness_decay, linear_scaling, sgd, momentum, adagrad, adam, \
-             adamw"
+            "part \"lion\" is unknown; known are clip, weight_decay, trace, fasgd, \
+             delay_compensation, adaptive_delay_compensation, gap_aware, warm_up, step_decay, \
+             cosine, staleness_decay, linear_scaling, sgd, momentum, adagrad, adam, adamw"
         );
     }
 }

@@ -74,7 +74,7 @@ struct Act {
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let value = prop_oneof![8 => -1.5_f32..1.5, 1 => Just(3e38), 1 => Just(f32::NAN)];
-    let act = (0..4_usize, value, any::<bool>(), prop::bool::weighted(0.2), 0..3_u64).prop_map(
+    let act = (0..4_usize, value, any::<bool>(), prop::bool::weighted(0.2), 0..5_u64).prop_map(
         |(fragment, value, rounds, closes, stale)| Act { fragment, value, rounds, closes, stale },
     );
     prop::collection::vec(act, 1..40)

@@ -1,6 +1,6 @@
 //! The one loop that runs every change of the gradient, and the scaling that comes before all.
 
-use super::part::{Change, Context};
+use super::part::{At, Change, Context};
 use super::planes::{Split, Window, magnitude};
 use crate::kernel::{Kernel, Level};
 
@@ -9,6 +9,7 @@ pub(super) trait CompiledChange: Send + Sync {
     fn name(&self) -> &'static str;
     fn planes(&self) -> usize;
     fn initial(&self, plane: usize) -> f32;
+    fn history(&self) -> usize;
     /// Change the gradient in place; returns the largest magnitude bits of the new state.
     fn change(
         &self,
@@ -40,6 +41,10 @@ impl<const PLANES: usize, C: Change<PLANES>> CompiledChange for Boxed<PLANES, C>
         self.0.initial()[plane]
     }
 
+    fn history(&self) -> usize {
+        self.0.history()
+    }
+
     fn change(
         &self,
         level: Level,
@@ -68,11 +73,13 @@ impl<const PLANES: usize, C: Change<PLANES>> Kernel for InPlace<'_, PLANES, C> {
     fn run(self) -> u32 {
         let Self { change, term, window, gradient } = self;
         let len = gradient.len();
+        let [last, base] = window.before.map(|plane| &plane[window.start..][..len]);
         let Split { p_old, s_old, s_new, .. } = window.split::<PLANES>(len);
         let mut worst = 0;
         for index in 0..len {
             let state = std::array::from_fn(|k| s_old[k][index]);
-            let (g, state) = change.change(term, gradient[index], p_old[index], state);
+            let at = At { p: p_old[index], last: last[index], base: base[index] };
+            let (g, state) = change.change(term, gradient[index], at, state);
             gradient[index] = g;
             for k in 0..PLANES {
                 s_new[k][index] = state[k];

@@ -1,7 +1,7 @@
 //! Clamp each element of the gradient to `[-max, max]`.
 
 use super::OptimizerError;
-use super::part::Change;
+use super::part::{At, Change};
 use crate::number::{Bound, Number, Numbers};
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ impl Change<0> for Clip {
     }
 
     #[inline(always)]
-    fn change(self, _: f32, g: f32, _: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
+    fn change(self, _: f32, g: f32, _: At, state: [f32; 0]) -> (f32, [f32; 0]) {
         let g = if g > self.max { self.max } else { g };
         (if g < -self.max { -self.max } else { g }, state)
     }

@@ -16,7 +16,7 @@
 //! what becomes of a staleness of 0, which is taken as 1.
 
 use super::OptimizerError;
-use super::part::{Change, Context};
+use super::part::{At, Change, Context};
 use super::schedule::float;
 use crate::number::{Bound, Number, Numbers, single};
 
@@ -60,7 +60,7 @@ impl Change<3> for Fasgd {
     }
 
     #[inline(always)]
-    fn change(self, by: f32, g: f32, _: f32, [n, b, v]: [f32; 3]) -> (f32, [f32; 3]) {
+    fn change(self, by: f32, g: f32, _: At, [n, b, v]: [f32; 3]) -> (f32, [f32; 3]) {
         let n = self.keep_moments * n + self.take_moments * (g * g);
         let b = self.keep_moments * b + self.take_moments * g;
         let variance = n - b * b;

@@ -9,6 +9,9 @@
 //! | `weight_decay` | `rate` | `g = g + rate * p` |
 //! | `trace` | `decay` | see [`trace`] |
 //! | `fasgd` | `gamma beta eps initial` | see [`fasgd`] |
+//! | `delay_compensation` | `strength history` | see [`delay`] |
+//! | `adaptive_delay_compensation` | `strength decay eps history` | see [`delay`] |
+//! | `gap_aware` | `decay eps history` | see [`gap`] |
 //! | `warm_up`, `step_decay`, `cosine` | | factors of `lr`, see [`schedule`] |
 //! | `staleness_decay`, `linear_scaling` | | factors of `lr`, see [`scaling`] |
 //! | `sgd` | `lr` | `p = p - lr * g` |
@@ -38,7 +41,9 @@ mod adam;
 mod adamw;
 mod change;
 mod clip;
+mod delay;
 mod fasgd;
+mod gap;
 mod momentum;
 mod part;
 mod planes;
@@ -69,6 +74,9 @@ const PARTS: &[Row] = &[
     Row::change::<0, weight_decay::WeightDecay>(),
     Row::change::<1, trace::Trace>(),
     Row::change::<3, fasgd::Fasgd>(),
+    Row::change::<0, delay::Compensation>(),
+    Row::change::<1, delay::Adaptive>(),
+    Row::change::<1, gap::GapAware>(),
     Row::schedule::<schedule::WarmUp>(),
     Row::schedule::<schedule::StepDecay>(),
     Row::schedule::<schedule::Cosine>(),
@@ -119,6 +127,9 @@ pub(crate) struct Stripe<'a> {
     pub stride: usize,
     pub gradient: &'a [f32],
     pub scale: f32,
+    /// Parameters as long as a plane: of the version before, and of that which the gradient was
+    /// computed from. Where [`Optimizer::history`] is 0, nobody looks at them.
+    pub before: [&'a [f32]; 2],
     /// Write the new planes past the caches.
     pub bypass: bool,
 }
@@ -204,6 +215,12 @@ impl Optimizer {
         self.rule.state - 1 + self.rule.part.planes()
     }
 
+    /// Versions of the parameters, before the newest, that a store must remember for its parts.
+    #[must_use]
+    pub fn history(&self) -> usize {
+        self.changes.iter().map(|placed| placed.part.history()).max().unwrap_or(0)
+    }
+
     /// The instruction set it was compiled for.
     #[must_use]
     pub fn level(&self) -> Level {
@@ -232,10 +249,10 @@ impl Optimizer {
     /// Compute new planes from old ones and a gradient; says whether all of it stayed finite.
     pub(crate) fn update(&self, prepared: Prepared, stripe: Stripe<'_>) -> Worst {
         let Prepared { context, terms } = prepared;
-        let Stripe { old, new, stride, gradient, scale, bypass } = stripe;
+        let Stripe { old, new, stride, gradient, scale, before, bypass } = stripe;
         if self.changes.is_empty() {
             let state = self.rule.state;
-            let window = Window { old, new, stride, start: 0, state, bypass };
+            let window = Window { old, new, stride, start: 0, state, before, bypass };
             return self.rule.part.update(self.level, terms, window, gradient, scale);
         }
         let mut buffer = [0.0_f32; PIECE];
@@ -245,10 +262,11 @@ impl Optimizer {
             let piece = &mut buffer[..source.len()];
             worst.gradient = worst.gradient.max(scaled(self.level, source, scale, piece));
             for Placed { part, state } in &self.changes {
-                let window = Window { old, new, stride, start, state: *state, bypass };
+                let window = Window { old, new, stride, start, state: *state, before, bypass };
                 worst.result = worst.result.max(part.change(self.level, context, window, piece));
             }
-            let window = Window { old, new, stride, start, state: self.rule.state, bypass };
+            let state = self.rule.state;
+            let window = Window { old, new, stride, start, state, before, bypass };
             let by_rule = self.rule.part.update(self.level, terms, window, piece, 1.0);
             worst.result = worst.result.max(by_rule.result);
         }

@@ -56,6 +56,16 @@ pub(super) trait Rule<const PLANES: usize>: Copy + Send + Sync + 'static {
     fn update(self, by: Terms, p: f32, g: f32, state: [f32; PLANES]) -> (f32, [f32; PLANES]);
 }
 
+/// Where an element's parameter is, was just now, and was for whom the gradient comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub p: f32,
+    /// In the version before: what the last update began with.
+    pub last: f32,
+    /// In the version that the gradient was computed from, or the oldest that is kept.
+    pub base: f32,
+}
+
 /// A change of the gradient before the rule sees it, with `PLANES` numbers of state of its own.
 ///
 /// As a rule it is plain arithmetic on one element.
@@ -76,8 +86,13 @@ pub(super) trait Change<const PLANES: usize>: Copy + Send + Sync + 'static {
         1.0
     }
 
+    /// Versions of the parameters, before the newest, that it must be shown; 0: it looks at none.
+    fn history(self) -> usize {
+        0
+    }
+
     /// New gradient and state of one element.
-    fn change(self, by: f32, g: f32, p: f32, state: [f32; PLANES]) -> (f32, [f32; PLANES]);
+    fn change(self, by: f32, g: f32, at: At, state: [f32; PLANES]) -> (f32, [f32; PLANES]);
 }
 
 /// A factor of the learning rate that depends on how far training has come.

@@ -13,6 +13,8 @@ pub(super) struct Window<'a> {
     pub stride: usize,
     pub start: usize,
     pub state: usize,
+    /// The parameters as they were in the version before, and in the gradient's base.
+    pub before: [&'a [f32]; 2],
     /// Write the new planes past the caches.
     pub bypass: bool,
 }

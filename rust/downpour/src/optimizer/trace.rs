@@ -12,7 +12,7 @@
 //! form whose sum is not scaled by the learning rate.
 
 use super::OptimizerError;
-use super::part::Change;
+use super::part::{At, Change};
 use crate::number::{Bound, Number, Numbers};
 
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ impl Change<1> for Trace {
     }
 
     #[inline(always)]
-    fn change(self, _: f32, g: f32, _: f32, [b]: [f32; 1]) -> (f32, [f32; 1]) {
+    fn change(self, _: f32, g: f32, _: At, [b]: [f32; 1]) -> (f32, [f32; 1]) {
         let b = self.decay * b + g;
         (b, [b])
     }

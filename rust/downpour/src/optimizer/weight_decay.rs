@@ -1,7 +1,7 @@
 //! L2 regularisation: add `rate * p` to the gradient (not decoupled; see `adamw` for that).
 
 use super::OptimizerError;
-use super::part::Change;
+use super::part::{At, Change};
 use crate::number::{Bound, Number, Numbers};
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ impl Change<0> for WeightDecay {
     }
 
     #[inline(always)]
-    fn change(self, _: f32, g: f32, p: f32, state: [f32; 0]) -> (f32, [f32; 0]) {
-        (g + self.rate * p, state)
+    fn change(self, _: f32, g: f32, at: At, state: [f32; 0]) -> (f32, [f32; 0]) {
+        (g + self.rate * at.p, state)
     }
 }

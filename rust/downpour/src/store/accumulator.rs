@@ -17,7 +17,7 @@
 //! the first time; a store that never combines has none.
 
 use super::error::CloseError;
-use super::fragment::Claim;
+use super::fragment::Owned;
 use super::journal::{Change, Received};
 use super::record::{Applied, Update};
 use super::sync::Ordering;
@@ -79,12 +79,13 @@ impl Store {
     pub fn start_accumulating(&self) -> Result<(), StoreError> {
         for (fragment, shared) in self.fragments.iter().enumerate() {
             let mut claim = shared.claim();
-            if claim.is_none() {
+            if claim.accumulator.is_none() {
                 let len = self.geometry.fragment_range(fragment).len();
                 let mut sum = Vec::new();
                 let bytes = self.geometry.len * size_of::<f32>();
                 sum.try_reserve_exact(len).map_err(|_| StoreError::Memory { bytes })?;
-                *claim = Some(Box::new(Accumulator { sum, open: Accumulated::default() }));
+                let open = Accumulated::default();
+                claim.accumulator = Some(Box::new(Accumulator { sum, open }));
             }
         }
         // ORDERING: Release, paired with the Acquire in `accumulates`.
@@ -107,7 +108,7 @@ impl Store {
     /// If there is no such fragment.
     #[must_use]
     pub fn accumulated(&self, fragment: usize) -> Option<Accumulated> {
-        Some(self.fragments[fragment].claim().as_ref()?.open)
+        Some(self.fragments[fragment].claim().accumulator.as_ref()?.open)
     }
 
     /// Copy a fragment's accumulated sum: zeros if nothing was accumulated.
@@ -122,7 +123,7 @@ impl Store {
     ) -> Result<Option<Accumulated>, ApplyError> {
         self.expect_len(fragment, &Gradient::F32(target))?;
         let claim = self.fragments[fragment].claim();
-        let Some(accumulator) = claim.as_ref() else {
+        let Some(accumulator) = claim.accumulator.as_ref() else {
             return Ok(None);
         };
         if accumulator.open.count == 0 {
@@ -165,7 +166,7 @@ impl Store {
         let fits = self.may_hold(fragment, &open, sum);
         let mut claim = self.fragments[fragment].claim();
         self.expect_unsealed()?;
-        let accumulator = claim.as_mut().filter(|_| fits);
+        let accumulator = claim.accumulator.as_mut().filter(|_| fits);
         let accumulator = accumulator.ok_or(StoreError::Accumulator { fragment })?;
         accumulator.sum.clear();
         accumulator.sum.extend_from_slice(sum);
@@ -197,7 +198,8 @@ impl Store {
         }
         let shared = self.fragment(fragment).map_err(CloseError::NotNow)?;
         let mut claim = shared.claim();
-        let accumulator = open_accumulator(&mut claim, round).map_err(CloseError::NotNow)?;
+        let Owned { accumulator, history } = &mut *claim;
+        let accumulator = open_accumulator(accumulator, round).map_err(CloseError::NotNow)?;
         let of = accumulator.open;
         let answer = if of.count == 0 {
             self.seal();
@@ -208,7 +210,7 @@ impl Store {
             let update = Update { scale, staleness, round_count: count, samples };
             let change = Change::Close { round, factor: scale };
             let sum = Gradient::F32(&accumulator.sum);
-            match self.update(fragment, shared, sum, update, change) {
+            match self.update(fragment, shared, history, sum, update, change) {
                 Ok(Applied { lsn, version_before }) => {
                     Ok(Some(Closed { lsn, version: version_before + 1, of }))
                 }
@@ -228,14 +230,14 @@ impl Store {
     /// Add a record of the right length to its round; returns its LSN.
     pub(super) fn accumulate(
         &self,
-        claim: &mut Claim<'_>,
+        accumulator: &mut Option<Box<Accumulator>>,
         fragment: usize,
         gradient: Gradient<'_>,
         round: Round,
         Update { scale: factor, staleness, samples, .. }: Update,
         received: Received<'_>,
     ) -> Result<u64, ApplyError> {
-        let Accumulator { sum, open } = open_accumulator(claim, round.number)?;
+        let Accumulator { sum, open } = open_accumulator(accumulator, round.number)?;
         let level = self.optimizer.level();
         if !are_finite(level, gradient, factor) {
             return Err(self.refuse_gradient(gradient, factor));
@@ -262,11 +264,11 @@ impl Store {
 }
 
 /// The accumulator, if `round` is open or may be opened.
-fn open_accumulator<'a>(
-    claim: &'a mut Claim<'_>,
+fn open_accumulator(
+    accumulator: &mut Option<Box<Accumulator>>,
     round: u64,
-) -> Result<&'a mut Accumulator, ApplyError> {
-    let accumulator = claim.as_mut().ok_or(ApplyError::Accumulators)?;
+) -> Result<&mut Accumulator, ApplyError> {
+    let accumulator = accumulator.as_mut().ok_or(ApplyError::Accumulators)?;
     let Accumulated { round: open, count, .. } = accumulator.open;
     let fits = if count == 0 { (open..u64::MAX).contains(&round) } else { round == open };
     if fits { Ok(accumulator) } else { Err(ApplyError::Round { round, open, count }) }

@@ -69,7 +69,15 @@ impl Words {
         Held { index, arena: self.arena.id() }
     }
 
-    /// The same, given back when the guard is dropped.
+    /// The only reference to a block that no stripe publishes.
+    pub(super) fn hold(&self, fresh: Fresh<'_>) -> Held {
+        let index = fresh.into_index();
+        // ORDERING: Relaxed; whoever gets at the reference does so by a lock.
+        self.arena.block(index).count.store(1, Ordering::Relaxed);
+        Held { index, arena: self.arena.id() }
+    }
+
+    /// The same as `acquire`, given back when the guard is dropped.
     pub(super) fn borrow(&self, stripe: usize) -> Borrowed<'_> {
         Borrowed { words: self, held: Some(self.acquire(stripe)) }
     }
@@ -141,6 +149,11 @@ impl Borrowed<'_> {
     pub(super) fn planes(&self) -> &[f32] {
         let held = self.held.as_ref().expect("given back only on drop");
         self.words.arena.planes(held)
+    }
+
+    /// The reference, to be given back by whoever has it.
+    pub(super) fn hold(mut self) -> Held {
+        self.held.take().expect("given back only on drop")
     }
 }
 

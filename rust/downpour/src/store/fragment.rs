@@ -4,12 +4,14 @@
 //!
 //! The updates of a fragment need an order, and only one of them may be computed at a time: each is
 //! made from the blocks that the one before published. The *claim* is a lock that gives both. It
-//! also owns what the fragment has accumulated. Whoever comes second waits for as long as one
-//! update takes; a shard's records come from one event loop, so there nobody does.
+//! also owns what the fragment has accumulated, and the versions that it remembers. Whoever comes
+//! second waits for as long as one update takes; a shard's records come from one event loop, so
+//! there nobody does.
 //!
 //! Readers take no claim. They see counters and blocks that were published, in any order.
 
 use super::accumulator::Accumulator;
+use super::history::History;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// In `lsn`: the record of this number is being published.
@@ -22,20 +24,28 @@ pub(super) struct Fragment {
     lsn: AtomicU64,
     /// Training samples behind the updates.
     samples: AtomicU64,
-    /// `None` where records are never accumulated.
-    claim: Mutex<Option<Box<Accumulator>>>,
+    claim: Mutex<Owned>,
 }
 
-/// The right to change a fragment, and what it has accumulated.
-pub(super) type Claim<'a> = MutexGuard<'a, Option<Box<Accumulator>>>;
+/// What only the holder of a claim may look at.
+#[derive(Default)]
+pub(super) struct Owned {
+    /// `None` where records are never accumulated.
+    pub accumulator: Option<Box<Accumulator>>,
+    /// `None` where no part of the optimizer looks at earlier versions.
+    pub history: Option<Box<History>>,
+}
+
+/// The right to change a fragment, and what it owns.
+pub(super) type Claim<'a> = MutexGuard<'a, Owned>;
 
 impl Fragment {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(history: Option<Box<History>>) -> Self {
         Self {
             version: AtomicU64::new(0),
             lsn: AtomicU64::new(0),
             samples: AtomicU64::new(0),
-            claim: Mutex::new(None),
+            claim: Mutex::new(Owned { accumulator: None, history }),
         }
     }
 

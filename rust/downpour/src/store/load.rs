@@ -4,7 +4,8 @@ use super::sync::Ordering;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Set elements `start..start + values.len()` of a plane (0 = parameters, then state).
+    /// Set elements `start..start + values.len()` of a plane: 0 = parameters, then state, then the
+    /// parameters of one version ago, of two, and so on.
     ///
     /// # Errors
     ///
@@ -18,16 +19,21 @@ impl Store {
             let range = self.geometry.stripe_range(stripe);
             let (from, to) = (range.start.max(start), range.end.min(stop));
             let part = &values[from - start..to - start];
-            self.rewrite(stripe, |planes| {
+            let set = |planes: &mut [f32], plane: usize| {
                 let offset = plane * self.stride + from - range.start;
                 planes[offset..offset + part.len()].copy_from_slice(part);
-            })?;
+            };
+            match plane.saturating_sub(self.optimizer.planes()) {
+                0 => self.rewrite(stripe, |planes| set(planes, plane))?,
+                back => self.rewrite_past(stripe, back, |planes| set(planes, 0))?,
+            }
             stripe += 1;
         }
         Ok(())
     }
 
-    /// Copy elements `start..start + target.len()` of a plane, stripe by stripe.
+    /// Copy elements `start..start + target.len()` of a plane, stripe by stripe. Of a version that
+    /// there was not, or that is kept no more: the oldest there is.
     ///
     /// # Errors
     ///
@@ -45,9 +51,14 @@ impl Store {
             let stripe = at / self.geometry.stripe_len;
             let range = self.geometry.stripe_range(stripe);
             let (part, after) = rest.split_at_mut(rest.len().min(range.end - at));
-            let offset = plane * self.stride + at - range.start;
-            let held = self.words.borrow(stripe);
-            part.copy_from_slice(&held.planes()[offset..offset + part.len()]);
+            let mut get = |planes: &[f32], plane: usize| {
+                let offset = plane * self.stride + at - range.start;
+                part.copy_from_slice(&planes[offset..offset + part.len()]);
+            };
+            match plane.saturating_sub(self.optimizer.planes()) {
+                0 => get(self.words.borrow(stripe).planes(), plane),
+                back => self.with_past(stripe, back, |planes| get(planes, 0)),
+            }
             at += part.len();
             rest = after;
         }
@@ -129,7 +140,7 @@ impl Store {
     }
 
     fn expect_range(&self, plane: usize, start: usize, len: usize) -> Result<(), StoreError> {
-        let last = self.optimizer.planes();
+        let last = self.optimizer.planes() + self.history();
         if plane > last {
             return Err(StoreError::Plane { plane, last });
         }

@@ -2,7 +2,10 @@
 
 use super::Store;
 use super::accumulator::Accumulator;
+use super::block::Held;
 use super::fragment::Fragment;
+use super::history::History;
+use super::sync::Ordering;
 
 /// Bytes, by what they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub struct Memory {
     pub spare: usize,
     /// Counters, words, links, and what rounding stripes up to whole blocks costs.
     pub table: usize,
+    /// Past versions that parts of the optimizer look back at.
+    pub history: usize,
     /// Old blocks that readers still hold, and blocks of records being applied now.
     pub pinned: usize,
 }
@@ -33,16 +38,20 @@ impl Store {
         let state = parameters * self.optimizer.planes();
         let rounding = self.stripes() * block - parameters - state;
         let accumulator = if self.accumulates() { size_of::<Accumulator>() } else { 0 };
+        let remembered = self.remembered.load(Ordering::Relaxed);
+        let past = if self.history() > 0 { size_of::<History>() } else { 0 };
         let tables = arena.table_bytes()
             + self.words.bytes()
-            + self.fragments.len() * (size_of::<Fragment>() + accumulator);
+            + self.fragments.len() * (size_of::<Fragment>() + accumulator + past)
+            + remembered * size_of::<Held>();
         Memory {
             parameters,
             state,
             accumulators: if self.accumulates() { parameters } else { 0 },
             spare: spares * block,
             table: rounding + tables,
-            pinned: owned.saturating_sub(spares) * block,
+            history: remembered * block,
+            pinned: owned.saturating_sub(spares + remembered) * block,
         }
     }
 }

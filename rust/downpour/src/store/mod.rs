@@ -11,7 +11,8 @@
 //! checked, and published only if the scaled gradient and every result are finite. So a record is
 //! applied whole or not at all, and the contents are a function of each fragment's order of
 //! records: threads, instruction sets and timing never change a bit. Records may also be combined
-//! first (`accumulator`).
+//! first (`accumulator`), and a fragment remembers past versions where a part of the optimizer
+//! compares with them (`history`).
 //!
 //! A reader may see stripe 0 of a record and not yet stripe 1: publishing is atomic a stripe.
 //! [`Store::pin_fragment`] and [`Store::snapshot`] say what they caught whole.
@@ -37,6 +38,7 @@ mod block_words;
 mod error;
 mod fragment;
 mod geometry;
+mod history;
 mod journal;
 mod list;
 mod load;
@@ -49,8 +51,9 @@ mod sync;
 use block::Arena;
 use block_words::Words;
 use fragment::Fragment;
+use history::History;
 use order::Order;
-use sync::{AtomicBool, AtomicUsize};
+use sync::{AtomicBool, AtomicU64, AtomicUsize};
 
 pub use accumulator::{Accumulated, Closed};
 pub use admission::{Admission, AdmissionError, Round};
@@ -97,6 +100,9 @@ pub struct Store {
     /// Stripes that readers keep; see [`Store::keep`].
     kept: AtomicUsize,
     kept_max: usize,
+    /// Blocks that histories hold; see `history`.
+    remembered: AtomicUsize,
+    bases_gone: AtomicU64,
     sealed: AtomicBool,
     /// Write new blocks past the caches.
     bypass: bool,
@@ -138,21 +144,26 @@ impl Store {
         let spares_max = 2 * (record + 1);
         let copies = (copies_max * stripes).max(spares_max);
         let bytes = stripes.saturating_mul(block_len).saturating_mul(size_of::<f32>());
-        let arena = Arena::new(stripes, copies, block_len, spares_max)
+        let past = stripes.saturating_mul(optimizer.history());
+        let arena = Arena::new(stripes, copies.saturating_add(past), block_len, spares_max)
             .ok_or(StoreError::Memory { bytes })?;
         let count = u32::try_from(stripes).map_err(|_| StoreError::Memory { bytes })?;
         let store = Self {
             geometry,
             stride: geometry.stride(),
             words: Words::new(arena, count, fold_limit),
-            fragments: (0..geometry.fragments()).map(|_| Fragment::new()).collect(),
+            fragments: (0..geometry.fragments())
+                .map(|_| Fragment::new(History::of(optimizer.history())))
+                .collect(),
             accumulates: AtomicBool::new(false),
             order: Order::new(None),
             kept: AtomicUsize::new(0),
             // Each stripe that is kept costs at most one block: the rest is for records.
             kept_max: copies - spares_max,
+            remembered: AtomicUsize::new(0),
+            bases_gone: AtomicU64::new(0),
             sealed: AtomicBool::new(false),
-            bypass: bytes > cached_size_max,
+            bypass: bytes.saturating_mul(1 + optimizer.history()) > cached_size_max,
             optimizer,
         };
         store.fill_initial_state()?;

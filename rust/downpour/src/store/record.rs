@@ -2,7 +2,9 @@
 //! its round.
 
 use super::block::Fresh;
-use super::fragment::Fragment;
+use super::block_words::Borrowed;
+use super::fragment::{Fragment, Owned};
+use super::history::History;
 use super::journal::{Change, Received};
 use super::sync::Ordering;
 use super::{Admission, ApplyError, Store};
@@ -79,6 +81,7 @@ impl Store {
         self.expect_len(fragment, &gradient)?;
         let shared = &self.fragments[fragment];
         let mut claim = shared.claim();
+        let Owned { accumulator, history } = &mut *claim;
         let version_before = shared.version();
         let staleness = version_before.saturating_sub(received.base_version);
         if let Some(allowed) = admission.staleness_max.filter(|&allowed| staleness > allowed) {
@@ -91,11 +94,11 @@ impl Store {
             None => {
                 let factor = scale;
                 let change = Change::Record { received, staleness, factor, samples, round };
-                self.update(fragment, shared, gradient, update, change)
+                self.update(fragment, shared, history, gradient, update, change)
             }
             Some(round) => {
-                let claim = &mut claim;
-                let lsn = self.accumulate(claim, fragment, gradient, round, update, received)?;
+                let lsn =
+                    self.accumulate(accumulator, fragment, gradient, round, update, received)?;
                 Ok(Applied { lsn, version_before })
             }
         }
@@ -107,6 +110,7 @@ impl Store {
         &self,
         fragment: usize,
         shared: &Fragment,
+        history: &mut Option<Box<History>>,
         gradient: Gradient<'_>,
         Update { scale, staleness, round_count, samples }: Update,
         change: Change<'_>,
@@ -129,10 +133,15 @@ impl Store {
         // The new blocks; dropped, and so put back, on every early return.
         let mut fresh = Vec::with_capacity(stripes.len());
         let mut worst = Worst::default();
-        for (stripe, old) in stripes.clone().zip(&old) {
+        for (place, (stripe, old)) in stripes.clone().zip(&old).enumerate() {
             let range = self.geometry.stripe_range(stripe);
             let part = gradient.slice(range.start - start, range.end - start);
             let part = as_f32(self, part, scratch.as_mut());
+            let before = [1, staleness].map(|back| {
+                let held = history.as_ref().and_then(|history| history.stripe(back, place));
+                let planes = held.map_or(old.planes(), |held| self.words.arena().planes(held));
+                &planes[..self.stride]
+            });
             let mut new = self.spare()?;
             worst = worst.and(self.optimizer.update(
                 prepared,
@@ -142,6 +151,7 @@ impl Store {
                     stride: self.stride,
                     gradient: part,
                     scale,
+                    before,
                     bypass: self.bypass,
                 },
             ));
@@ -155,10 +165,13 @@ impl Store {
         }
         let lsn = self.order.decide(fragment, change)?;
         self.seal();
-        drop(old);
+        let old = history.as_ref().map(|_| old.into_iter().map(Borrowed::hold).collect());
         shared.publishing(lsn);
         for (stripe, fresh) in stripes.zip(fresh) {
             self.words.publish(stripe, fresh);
+        }
+        if let (Some(history), Some(old)) = (history, old) {
+            self.remember(history, old, staleness);
         }
         let version_before = shared.published(lsn, samples);
         self.order.published(lsn);

@@ -44,9 +44,9 @@ fn usual(part: &str, number: &str) -> f64 {
         (_, "rate") => 0.01,
         (_, "over") => 5.0,
         (_, "by_samples") => 0.0,
-        (_, "every") => 2.0,
+        (_, "every" | "history") => 2.0,
         (_, "start" | "floor" | "initial") => 0.1,
-        (_, "factor" | "power" | "records") => 0.5,
+        (_, "factor" | "power" | "records" | "strength") => 0.5,
         (_, "lr") => 0.05,
         (_, "nesterov") => 1.0,
         (_, "beta2") => 0.999,
@@ -66,7 +66,7 @@ pub fn initial_state(parts: &[Part]) -> Vec<f32> {
 
 fn initial_of((name, numbers): &Part) -> Vec<f32> {
     match name.as_str() {
-        "momentum" | "trace" => vec![0.0],
+        "momentum" | "trace" | "adaptive_delay_compensation" | "gap_aware" => vec![0.0],
         "adagrad" => vec![single(numbers["initial"])],
         "adam" | "adamw" => vec![0.0, 0.0],
         "fasgd" => vec![0.0, 0.0, single(numbers["initial"])],
@@ -87,6 +87,13 @@ pub struct At {
     pub round_count: u64,
     pub samples_before: u64,
     pub samples: u64,
+}
+
+/// Where a parameter was: one version ago, and in the version that the gradient comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    pub last: f32,
+    pub base: f32,
 }
 
 fn small(count: u64) -> u32 {
@@ -147,7 +154,14 @@ pub fn raised(base: u64, exponent: f64) -> f64 {
 }
 
 /// One element's update; `g` is the scaled gradient.
-pub fn update(parts: &[Part], at: At, mut p: f32, mut g: f32, mut s: &mut [f32]) -> f32 {
+pub fn update(
+    parts: &[Part],
+    at: At,
+    before: Before,
+    mut p: f32,
+    mut g: f32,
+    mut s: &mut [f32],
+) -> f32 {
     let (rate, t) = (rate(parts, at), at.count);
     for part in parts {
         let (name, numbers) = part;
@@ -168,6 +182,21 @@ pub fn update(parts: &[Part], at: At, mut p: f32, mut g: f32, mut s: &mut [f32])
                 let deviation = (variance + number("eps")).sqrt();
                 s[2] = number("beta") * s[2] + rest("beta") * deviation;
                 g /= s[2] * single(f64::from(small(at.staleness.max(1))));
+            }
+            "delay_compensation" => {
+                g *= 1.0 + number("strength") * g * (p - before.base);
+            }
+            "adaptive_delay_compensation" => {
+                s[0] = number("decay") * s[0] + single(1.0 - numbers["decay"]) * (g * g);
+                let strength = number("strength") / (s[0] + number("eps")).sqrt();
+                g *= 1.0 + strength * g * (p - before.base);
+            }
+            "gap_aware" => {
+                let step = (p - before.last).abs();
+                s[0] = number("decay") * s[0] + single(1.0 - numbers["decay"]) * step;
+                let seen = 1.0 - power(numbers["decay"], t - 1);
+                let mean = s[0] * if t > 1 { single(1.0 / seen) } else { 1.0 };
+                g /= (p - before.base).abs() / (mean + number("eps")) + 1.0;
             }
             "warm_up" | "step_decay" | "cosine" | "staleness_decay" | "linear_scaling" => {}
             "sgd" => p -= single(lr) * g,
@@ -282,6 +311,8 @@ struct State {
     lsns: Vec<u64>,
     samples: Vec<u64>,
     rounds: Vec<(Accumulated, Vec<f32>)>,
+    /// Of each fragment, the parameters of its past versions, all of them, the newest last.
+    past: Vec<Vec<Vec<f32>>>,
 }
 
 impl Twin {
@@ -291,8 +322,15 @@ impl Twin {
         let zeros = vec![0; geometry.fragments()];
         let rounds = vec![(Accumulated::default(), vec![]); geometry.fragments()];
         let (versions, lsns, samples) = (zeros.clone(), zeros.clone(), zeros);
-        let state = State { planes, lsn: 0, versions, lsns, samples, rounds };
+        let past = vec![vec![]; geometry.fragments()];
+        let state = State { planes, lsn: 0, versions, lsns, samples, rounds, past };
         Self { geometry, parts: parts.to_vec(), state: Mutex::new(state) }
+    }
+
+    /// Past versions that a store of these parts remembers.
+    fn history(&self) -> usize {
+        let longest = self.parts.iter().filter_map(|(_, numbers)| numbers.get("history").copied());
+        longest.map(|most| (0_u16..257).filter(|n| f64::from(*n) < most).count()).max().unwrap_or(0)
     }
 
     pub fn load(&self, values: &[f32]) {
@@ -310,10 +348,18 @@ impl Twin {
     ) -> Result<Applied, ApplyError> {
         let mut planes = state.planes.clone();
         let (mut bad_gradient, mut bad_result) = (vec![], vec![]);
+        let past = &state.past[fragment];
+        let kept = self.history().min(past.len());
+        let ago = |back: usize, index: usize, offset: usize| match back.min(kept) {
+            0 => state.planes[0][index],
+            back => past[past.len() - back][offset],
+        };
+        let back = usize::try_from(at.staleness).unwrap();
         for (offset, index) in self.geometry.fragment_range(fragment).enumerate() {
+            let before = Before { last: ago(1, index, offset), base: ago(back, index, offset) };
             let g = gradient[offset] * scale;
             let mut s: Vec<f32> = planes[1..].iter().map(|plane| plane[index]).collect();
-            let p = update(&self.parts, at, planes[0][index], g, &mut s);
+            let p = update(&self.parts, at, before, planes[0][index], g, &mut s);
             if !g.is_finite() {
                 bad_gradient.push(offset);
             }
@@ -331,6 +377,8 @@ impl Twin {
         if let Some(&first_index) = bad_result.first() {
             return Err(ApplyError::ResultNonFinite { count: bad_result.len(), first_index });
         }
+        let gone = state.planes[0][self.geometry.fragment_range(fragment)].to_vec();
+        state.past[fragment].push(gone);
         state.planes = planes;
         state.lsn += 1;
         state.versions[fragment] = at.count;
