@@ -180,10 +180,9 @@ class Waits:
         if now - one.since >= self._limits.wait_notable_s:
             self._ended.append(one.entry(replica, now))
 
-    def seconds_of(self, replica: int, now: float) -> float:
-        """How long a replica has waited here, in all."""
-        one = self._open.get(replica)
-        return self._waiters.of.get(replica, 0.0) + (now - one.told_at if one is not None else 0.0)
+    def seconds_of(self, replica: int) -> float:
+        """How long a replica has waited here, up to when it was last counted: one that is kept."""
+        return self._waiters.of.get(replica, 0.0)
 
     def _book(self, replica: int, one: _Open, now: float) -> None:
         """What has lasted since it was last booked."""

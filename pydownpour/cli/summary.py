@@ -9,6 +9,8 @@ from pydownpour.cli.progress import OURS, duration, labelled, replica_names, siz
 
 PAIRS_TOLD: Final = 4
 """Pairs of who waited for whom that are shown, the longest; the report has more."""
+TOLD_S: Final = 0.1
+"""Seconds a replica waited for one kind of thing that are worth words; the report has all."""
 LATER: Final = ("run folder", "loss curve", "time", "faults", "seed", "again")
 """Rows that others add below ours."""
 
@@ -144,4 +146,10 @@ def _replica(replica: Mapping[str, Any]) -> str:
         f"{replica.get('units', 0):,} units, {replica.get('samples', 0):,} samples, "
         f"{replica.get('steps', 0):,} steps, staleness {_mean(replica):.2f}"
     )
+    waited = {
+        kind: seconds for kind, seconds in replica.get("waited_s", {}).items() if seconds >= TOLD_S
+    }
+    if waited:
+        kinds = ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in waited.items())
+        words += f", waited for {kinds}"
     return words + (f", restarted {restarts} times" if restarts > 0 else "")

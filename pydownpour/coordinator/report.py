@@ -19,7 +19,7 @@ from pydownpour.coordinator.ledger import FORGOTTEN
 from pydownpour.coordinator.membership import Member
 from pydownpour.coordinator.places import Place
 from pydownpour.coordinator.salvage import PARTS_TOLD_MAX
-from pydownpour.coordinator.tally import finite
+from pydownpour.coordinator.tally import WAITED, finite
 from pydownpour.coordinator.waits import table, who_waited
 from pydownpour.histogram import HistogramEntry
 from pydownpour.wire.messages import ReplicaStats
@@ -257,7 +257,10 @@ def _replica(job: JobState, member: Member) -> dict[str, Any]:
         "reconnects": stats.reconnects,
         "bytes_sent": stats.bytes_sent,
         "bytes_received": stats.bytes_received,
-        "wait_s": round(stats.wait_s, 3),
+        "waited_s": {
+            name.removeprefix("waited_").removesuffix("_s"): round(getattr(stats, name), 3)
+            for name in WAITED
+        },
         "loss": finite(stats.loss),
         "staleness": {
             "mean": round(stats.staleness.mean, 4),

@@ -25,9 +25,16 @@ SUMMED = (
     "reconnects",
     "bytes_sent",
     "bytes_received",
-    "wait_s",
+    "waited_push_s",
+    "waited_blocks_s",
+    "waited_round_s",
+    "waited_clock_s",
+    "waited_fetch_s",
+    "waited_work_s",
 )
 """Fields of ReplicaStats that are totals."""
+WAITED = tuple(name for name in SUMMED if name.startswith("waited_"))
+"""Those of them that are seconds a training loop waited, by what for."""
 
 
 def add_stats(banked: ReplicaStats, current: ReplicaStats) -> ReplicaStats:

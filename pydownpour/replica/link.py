@@ -43,6 +43,7 @@ from pydownpour.net.retry import Backoff
 from pydownpour.replica.pieces import Pieces
 from pydownpour.replica.pushes import Portion, Push
 from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
+from pydownpour.replica.waited import TurnedDown
 from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import NO_GATE, Age, Code, FetchNotice, Kind, View
 from pydownpour.wire.messages import ShardEntry
@@ -140,11 +141,12 @@ class Link:
         """What the shard said when it had no room for us, until it has."""
         self._held_until = 0.0
         self._holds = Backoff(rng, self.limits)
+        self.turned_down = TurnedDown()
+        """For how long pushes were."""
         self._failures = 0
         """Connections that broke since something was settled or fetched."""
-        self._failing_since = 0.0
-        self._alive_at = 0.0
-        """When the shard was last known to be there."""
+        self._failing_since = self._alive_at = 0.0
+        """Since when; and when the shard was last known to be there."""
         self._backoff = Backoff(rng, self.limits)
         self.connect_patience_s = self.limits.connect_timeout_s
         """For the next stream to open: longer each time, a link may be slow and its queue long."""
@@ -332,6 +334,7 @@ class Link:
         self._backoff.reset()
         self._holds.reset()
         self._held = ""
+        self.turned_down.ended(asyncio.get_running_loop().time())
 
     def _open_transport(self) -> Transport:
         for portion in self.queue:
@@ -517,6 +520,7 @@ class Link:
         self.view = View.decode(frame.payload)
         if frame.flags & frames.VIEW_SEND_AGAIN:
             self._held, self._held_until = "", 0.0
+            self.turned_down.ended(asyncio.get_running_loop().time())
             self._wake.set()
         else:
             words = frame.payload[frames.VIEW.size :].decode("utf-8", "replace")
@@ -568,6 +572,8 @@ class Link:
         code, portion = Code(frame.aux), self._portion(frame)
         if portion is not None:
             portion.take_back(frame.fragment, frame.count)
+        if code in (Code.FULL, *BY_RULE):
+            self.turned_down.begins(asyncio.get_running_loop().time(), by_rule=code in BY_RULE)
         if code is Code.NOT_YET and not self.fallback:
             self._held, self._held_until = words, math.inf
             return

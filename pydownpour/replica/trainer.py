@@ -25,6 +25,7 @@ from pydownpour.replica.portal import Portal, Work
 from pydownpour.replica.pushes import Base, Portion, Push
 from pydownpour.replica.session import Session
 from pydownpour.replica.standing import Until
+from pydownpour.replica.waited import Kind, Waited
 from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
 from pydownpour.wire.messages import Completion, ReplicaStats, UnitEntry
 
@@ -88,7 +89,7 @@ class Trainer:
         """Pushes that could not be sent."""
         self.overflowed = self.underflowed = 0
         """Values too large, and too small, for what gradients travel as."""
-        self.wait_s = 0.0
+        self.waited = Waited(clock, [link.turned_down for link in session.links])
         self.unit: Unit | None = None
         self._unit_began = 0.0
         self._losses: list[float] = []
@@ -119,12 +120,11 @@ class Trainer:
         arrays = self._taken(gradients)
         count = self._note_step(loss, samples)
         actions = self.rule.after_step(self.steps - 1, self._view())
-        began = self.clock()
         push = yield from self._give(arrays, count, is_pushed=actions.push)
         if push is not None and actions.wait:
-            yield self.outbox.all_settled(push.index)
+            yield from self._await("push", self.outbox.all_settled(push.index))
         elif push is not None and self.must_wait:
-            yield self.outbox.in_flight(self.in_flight_max)
+            yield from self._await("push", self.outbox.in_flight(self.in_flight_max))
         gate = self._gate(actions, push)
         if actions.push and (push is None or push.reason):
             # Nothing is pushed of this step, and others may wait for it.
@@ -137,7 +137,14 @@ class Trainer:
             if actions.fetch and self.fetcher.is_idle:
                 self.fetcher.begin()
                 self.portal.post(self.fetcher.start, gate)
-        self.wait_s += self.clock() - began
+
+    def _await(self, kind: Kind, work: Work) -> Steps[Any]:
+        """Wait for something, and count for how long."""
+        self.waited.begins(kind)
+        try:
+            return (yield work)
+        finally:
+            self.waited.ended()
 
     def _gate(self, actions: Actions, push: Push | None) -> Gate:
         """What the next fetch waits for. A push that is in no round is not waited for."""
@@ -165,14 +172,16 @@ class Trainer:
 
     def fetch(self, gate: Gate | None = None) -> Steps[None]:
         """As ``Replica.fetch``."""
-        yield self.fetcher.fetch(gate or Gate(clock=self.told_clock))
+        gate = gate or Gate(clock=self.told_clock)
+        kind: Kind = "round" if gate.rounds else "clock" if gate.least_clock else "fetch"
+        yield from self._await(kind, self.fetcher.fetch(gate))
         self.land()
 
     def flush(self) -> Steps[None]:
         """Push what is accrued; wait until it is answered and finished units are reported."""
         yield from self._push()
-        yield self.outbox.all_settled(self.pushes)
-        yield self.leases.settle()
+        yield from self._await("push", self.outbox.all_settled(self.pushes))
+        yield from self._await("work", self.leases.settle())
 
     def next_unit(self) -> Steps[Unit | None]:
         """Finish a unit, begin the next; None when the work is done."""
@@ -180,7 +189,8 @@ class Trainer:
             raise ConfigError("this job has no data=Work(...): replica.work() has nothing to lease")
         ahead = self._finish_unit()
         while True:
-            entry = yield self.leases.next(accrued=not self.accrual.is_empty, ahead=ahead)
+            lent = self.leases.next(accrued=not self.accrual.is_empty, ahead=ahead)
+            entry = yield from self._await("work", lent)
             if isinstance(entry, UnitEntry):
                 if self.leases.waited:
                     # Its parameters are as old as the wait: after a warm start, all of it.
@@ -316,7 +326,7 @@ class Trainer:
         room, before = self.memory.take()
         if before is not None and self.encoder.residual is not None:
             # What the next one takes of the residual is taken, or given back, as a whole.
-            yield self.outbox.all_settled(before.index)
+            yield from self._await("push", self.outbox.all_settled(before.index))
             room, before = self.memory.fresh() if before.refused else room, None
 
         def encode(found: Found, first: int, count: int) -> None:
@@ -359,7 +369,7 @@ class Trainer:
             )
 
         while sum(done.values()) < self.encoder.fragments and not before.refused:
-            yield Until(self.standing, more)
+            yield from self._await("push", Until(self.standing, more))
             for portion in before.portions:
                 first, answered = done.get(portion, 0), portion.answered
                 if answered > first and not before.refused:
@@ -465,7 +475,7 @@ class Trainer:
             values_underflowed=self.underflowed,
             loss=sum(loss / len(losses) for loss in losses) if losses else None,
             losses_not_finite=self.losses_not_finite,
-            wait_s=self.wait_s,
+            **self.waited.by_kind(),
             residual_bytes=0 if self.encoder.residual is None else self.encoder.residual.nbytes,
         )
 

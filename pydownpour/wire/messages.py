@@ -286,8 +286,13 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     """Of acknowledged pushes (each push's largest over shards and fragments)."""
     residual_bytes: Count = 0
     """Memory of what the job's codec left out of pushes, to go with later ones."""
-    wait_s: Seconds = 0.0
-    """Seconds step() waited for the network, in all."""
+    waited_push_s: Seconds = 0.0
+    waited_blocks_s: Seconds = 0.0
+    waited_round_s: Seconds = 0.0
+    waited_clock_s: Seconds = 0.0
+    waited_fetch_s: Seconds = 0.0
+    waited_work_s: Seconds = 0.0
+    """Seconds the training loop waited, by what for: ``replica.waited.KINDS`` has them."""
     waiting_for: Words = ""
     rss_bytes: Count = 0
     fallback: bool = False

@@ -249,7 +249,7 @@ async def unbounded_numbers(target: Target) -> None:
     secret = getattr(stranger.joined, "secret", "")
     who += f',"secret":"{secret}"'
     for value in ("9" * 4000, "1e400", "-1e400", "-1", "1.5", "NaN", '"x"', "null", "true"):
-        for field in ("samples", "loss", "steps", "wait_s", "rss_bytes", "pushes_sent"):
+        for field in ("samples", "loss", "steps", "waited_work_s", "rss_bytes", "pushes_sent"):
             body = f'{{{who},"replica":{{"{field}":{value}}}}}'.encode()
             await ask(target, target.coordinator, "POST", "/v1/heartbeat", body)
     for path in ("/v1/fetch?since=\u00b2", "/v1/fetch?since=" + "9" * 5000, "/v1/initial?shard=²"):

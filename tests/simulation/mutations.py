@@ -49,6 +49,7 @@ from pydownpour.sim.faults import hostile
 from pydownpour.sim.world import swarm
 from pydownpour.sim.world.world import World
 from pydownpour.storage.rundir import RunFolder
+from pydownpour.waits import Waits
 from pydownpour.wire import frames
 from pydownpour.wire.messages import Stop
 from pydownpour.wire.proof import Keeper
@@ -357,6 +358,22 @@ def waits_have_no_end(patch: Patch) -> None:
     patch.setattr(Rounds, "let_go", lambda *_: None)
 
 
+def waits_count_twice_over_a_reconnect(patch: Patch) -> None:
+    """Another connection goes on with a wait from where the last one began it."""
+    held, begun = Waits.held, dict[tuple[Waits, int], Any]()
+
+    def again(self: Waits, owner: object, replica: int, *what: Any) -> None:
+        is_new = replica not in self._open
+        held(self, owner, replica, *what)
+        if is_new:
+            one, last = self._open[replica], begun.get((self, replica))
+            if last is not None and last.owner is not owner:
+                one.told_at = last.since
+            begun[self, replica] = one
+
+    patch.setattr(Waits, "held", again)
+
+
 def the_idle_are_waited_for(patch: Patch) -> None:
     patch.setattr(Membership, "set_idle", lambda *_: None)
 
@@ -551,6 +568,8 @@ MUTATIONS: Final = (
              ("that it is gone",), swarm.synced),
     Mutation("waits have no end", ("calm",), waits_have_no_end, ("no answer to it is held",),
              swarm.synced),
+    Mutation("waits count twice", ("reset",), waits_count_twice_over_a_reconnect,
+             ("and that has waited",), swarm.synced),
     Mutation("the idle are waited for", ("calm",), the_idle_are_waited_for, ("ends well",),
              swarm.synced),
     Mutation("any order will do", ("calm",), any_order_will_do, ("was added before",), ordered),

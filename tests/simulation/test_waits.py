@@ -62,6 +62,11 @@ def test_a_slow_replica_is_who_the_others_waited_for_and_how_long(proxied: float
         longest = waits[waiter, "replica-2"]
         assert 0.9 * each * (rounds - 3) < longest < 1.1 * each * rounds
     assert sum(waits.values()) < 1.1 * 2 * each * rounds, "and nobody waited for anybody else"
+    for replica in world.report["replicas"]:
+        waited = replica["waited_s"]
+        pairs = waits.get((replica["name"], "replica-2"), 0.0)
+        assert waited["round"] >= pairs
+        assert sum(waited.values()) - waited["round"] < STEP_S, "and for little else"
 
 
 def test_a_clock_gate_says_who_is_behind_and_how_far_apart_they_were() -> None:
@@ -70,6 +75,9 @@ def test_a_clock_gate_says_who_is_behind_and_how_far_apart_they_were() -> None:
     waits = by_name(world)
     assert waits["replica-0", "replica-2"] > 5 * STEP_S
     assert not any(waiter == "replica-2" for waiter, _ in waits)
+    waited = {one["name"]: one["waited_s"] for one in world.report["replicas"]}
+    assert waited["replica-0"]["clock"] >= waits["replica-0", "replica-2"]
+    assert waited["replica-0"]["work"] > STEP_S, "for the last units of the slow one"
     clocks = world.report["clocks"]
     assert clocks["spread_max"] == 3, "a step is announced before its gate is asked"
     assert clocks["least"] < clocks["most"]

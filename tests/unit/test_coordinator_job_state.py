@@ -731,7 +731,7 @@ def test_lies_that_fit_alone_do_not_add_up_to_a_status_nobody_can_read() -> None
     cast.shards_ready()
     for life in (1, 2, 3):
         cast.join("liar")
-        cast.beat(1, life, samples=limits.COUNT_MAX, wait_s=limits.SECONDS_MAX, loss=1e308)
+        cast.beat(1, life, samples=limits.COUNT_MAX, waited_push_s=limits.SECONDS_MAX, loss=1e308)
     cast.join("other")
     cast.beat(2, 1, samples=limits.COUNT_MAX, loss=1e308)
     body = messages.encode(view.status(cast.job, cast.now, run_folder="", report=None))

@@ -147,14 +147,16 @@ def test_too_many_replicas() -> None:
 def test_counts_add_up_over_incarnations() -> None:
     members = Membership()
     member = members.register(join(owner="key"), 0.0).member
-    member.current = ReplicaStats(steps=5, staleness=histogram(0, 0, 0, 2), loss=9.0, wait_s=1.5)
+    member.current = ReplicaStats(
+        steps=5, staleness=histogram(0, 0, 0, 2), loss=9.0, waited_work_s=1.5
+    )
     members.register(join(owner="key"), 1.0)
     assert member.stats.steps == 5
     member.current = ReplicaStats(steps=2, staleness=histogram(2, 2, 2, 2), loss=1.0)
     assert member.stats.steps == 7
     assert member.stats.staleness == histogram(0, 0, 0, 2, 2, 2, 2, 2)
     assert member.stats.loss == 1.0
-    assert member.stats.wait_s == 1.5
+    assert member.stats.waited_work_s == 1.5
 
 
 def test_who_left_or_never_came_is_fenced_and_goodbye_may_be_repeated() -> None:

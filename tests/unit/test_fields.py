@@ -115,7 +115,7 @@ MALFORMED: dict[str, tuple[type[Message], bytes]] = {
         Heartbeat,
         b'{"role":"replica","id":1,"replica":{"loss":' + b"9" * 4000 + b"}}",
     ),
-    "negative seconds": (Heartbeat, b'{"role":"replica","id":1,"replica":{"wait_s":-1}}'),
+    "negative seconds": (Heartbeat, b'{"role":"replica","id":1,"replica":{"waited_work_s":-1}}'),
     "more steps than can be": (
         Heartbeat,
         b'{"role":"replica","id":1,"replica":{"steps":9007199254740993}}',

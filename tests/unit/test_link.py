@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 
 import numpy as np
@@ -13,6 +15,7 @@ from pydownpour.net.client import Client
 from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Base, Push
+from pydownpour.sim.loop.loop import SimLoop
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
 from pydownpour.wire.messages import ShardEntry
@@ -139,3 +142,35 @@ async def test_what_others_have_superseded_is_settled_and_nobody_is_to_blame() -
     ack(link, 1, 2, 1)
     ack(link, 1, 4, 1)
     assert (one.open_portions, one.refused, one.superseded, one.by_policy) == (0, 1, 1, True)
+
+
+def test_how_long_pushes_were_turned_down_is_told_by_why() -> None:
+    """For want of room, and by the policy; what comes of a full window is a wait for answers."""
+
+    def told(link: Link, *data: bytes) -> None:
+        for one in data:
+            for frame in _core.scan_frames(one):
+                link.on_frame(frame)
+
+    async def story() -> list[tuple[float, float]]:
+        link, seconds = make_link(), []
+        for code, end in (
+            (Code.FULL, "ack"), (Code.NOT_YET, "may come"), (Code.ROUND, "ack"),
+            (Code.WINDOW, "ack"),
+        ):  # fmt: skip
+            push(link, 1)
+            no = frames.refuse(push=1, fragment=2, count=3, code=code, words="no")
+            told(link, no)
+            await asyncio.sleep(2.0)
+            told(link, no)
+            await asyncio.sleep(1.0)
+            if end == "may come":
+                told(link, frames.view(frames.View(), send_again=True))
+            ack(link, 1, 2, 3)
+            await asyncio.sleep(5.0)
+            seconds.append((link.turned_down.no_room_s, link.turned_down.not_yet_s))
+        return seconds
+
+    with contextlib.closing(SimLoop(events_max=1000, virtual_s_max=100.0)) as loop:
+        seconds = loop.run_until_complete(story())
+    assert seconds == [(3.0, 0.0), (3.0, 3.0), (3.0, 6.0), (3.0, 6.0)]

@@ -34,7 +34,11 @@ from pydownpour.sim.checks.roles import (
 )
 from pydownpour.sim.checks.rounds import RoundsAreWhole
 from pydownpour.sim.checks.samples import SampleOracle
-from pydownpour.sim.checks.waits import NobodyWaitsForTheDead, WhoWaitsIsHeld
+from pydownpour.sim.checks.waits import (
+    EachSecondCountsOnce,
+    NobodyWaitsForTheDead,
+    WhoWaitsIsHeld,
+)
 from pydownpour.sim.checks.work import (
     EndInWords,
     LedgerBalances,
@@ -59,6 +63,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     RoundsAreWhole,
     NobodyWaitsForTheDead,
     WhoWaitsIsHeld,
+    EachSecondCountsOnce,
     UnitsCountOnce,
     SamplesCount,
     LedgerBalances,

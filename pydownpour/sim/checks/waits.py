@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, final
 
+from pydownpour.policy.hard_sync import HardSync
 from pydownpour.sim.checks.base import Check, Watched
+from pydownpour.sim.checks.oracle import Life
 
 GONE_S: Final = 40.0
 """Virtual seconds an answer may be held for a replica that the coordinator has said is gone: a
 shard that stands still looks at nobody, and no plan lets one for longer."""
+
+
+ON_THE_WAY_S: Final = 0.5
+"""Of a wait that has ended at its replica, until its shard hears of it."""
 
 
 @final
@@ -67,4 +73,42 @@ class WhoWaitsIsHeld(Check):
                     yield (
                         f"shard {shard.assigned.index}: replica {replica} is said to wait, and no "
                         "answer to it is held"
+                    )
+
+
+@final
+class EachSecondCountsOnce(Check):
+    """No shard counts more seconds for a replica than this one has waited, by its own clock.
+
+    Of synchronous rounds, where a training loop itself waits for each answer that is held, and of
+    replicas in their first life: what comes of an older one may be held for a while yet.
+    """
+
+    name = "each second counts once"
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._again: set[int] = set()
+        """Replicas that have had a life before."""
+
+    def joined(self, life: Life) -> None:
+        """It may be its second."""
+        if life.incarnation != 1:
+            self._again.add(life.replica)
+
+    def look(self) -> Iterator[str]:
+        """Of every replica that lives, at every shard."""
+        if not isinstance(self.world.job.policy, HardSync):
+            return
+        for life in self.watched.lives.values():
+            if life.replica in self._again:
+                continue
+            by_kind = life.process.context.copy().run(life.trainer.waited.by_kind)  # by its clock
+            waited = sum(by_kind.values())
+            for shard in self.shards():
+                counted = shard.rounds.waits.seconds_of(life.replica)
+                if counted > waited + ON_THE_WAY_S:
+                    yield (
+                        f"shard {shard.assigned.index} counts {counted:.3f} s for replica "
+                        f"{life.replica}, and that has waited {waited:.3f} s"
                     )
