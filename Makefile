@@ -109,6 +109,11 @@ seeds: $(EXTENSION) ## simulated worlds under every fault plan, new ones: SEEDS=
 	DOWNPOUR_SEEDS=$${SEEDS:-1000} DOWNPOUR_SEED_FIRST=$${FIRST:-200} \
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/simulation/test_seeds.py -k test_seeds
 
+.PHONY: policies
+policies: $(EXTENSION) ## every policy in a swarm of faults, both oracles: SEEDS=200 FIRST=0
+	DOWNPOUR_POLICY_SEEDS=$${SEEDS:-200} DOWNPOUR_POLICY_FIRST=$${FIRST:-0} \
+	$(PYTEST) -n $(JOBS) --dist worksteal --timeout 1200 tests/simulation/test_policies.py -k swarm
+
 .PHONY: fuzz-short
 fuzz-short: $(EXTENSION) ## the property tests of both languages with many fresh random cases
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO_TEST)

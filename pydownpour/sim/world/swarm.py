@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pydownpour.codecs import Int8
@@ -53,6 +53,37 @@ EARLY_BACKUPS: Final[dict[str, Any]] = {"backup_min_s": 0.3, "backup_blind_s": 2
 """Units are lent twice while a fault lasts."""
 
 
+def _downpour(rng: random.Random) -> Downpour:
+    return Downpour(
+        push_every=rng.choice((1, 1, 1, 2)),
+        fetch_every=rng.randint(1, 3),
+        overlap=rng.random() < 0.8,
+        in_flight=rng.choice((1, 1, 2, 4)),
+        local_rate=0.0,
+    )
+
+
+def _hard_sync(rng: random.Random) -> Policy:
+    return HardSync(combine="sum", ordered=rng.random() < 0.4)
+
+
+DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
+    "downpour": _downpour,
+    "hardsync": _hard_sync,
+}
+"""One row for each policy that ships: settings, drawn, with which a world's parameters count.
+
+The oracles count exactly. So rounds are summed, no gradient is scaled, and the copies stand still
+between two fetches or move as the shards do; what a scale does to a record is tested apart.
+"""
+
+
+def of_policy(seed: int, name: str, policy: str, trace: Trace | None = None) -> tuple[World, World]:
+    """Two worlds of a seed under a plan, one of each oracle's, with a policy's drawn settings."""
+    settings = DRAWN[policy](random.Random(f"{seed}/{policy}"))
+    return world(seed, name, trace, settings), counted(seed, name, trace, settings)
+
+
 def world(
     seed: int,
     name: str,
@@ -72,13 +103,7 @@ def world(
         work_s = LONG_WORK_S
         faults = dataclasses.replace(faults, storm_s=LONG_WORK_S)
     unit, parameters = rng.randint(1, 4), rng.choice((512, 2048, 8192))
-    drawn = Downpour(
-        push_every=rng.choice((1, 1, 1, 2)),
-        fetch_every=rng.randint(1, 3),
-        overlap=rng.random() < 0.8,
-        in_flight=rng.choice((1, 1, 2, 4)),
-        local_rate=0.0,
-    )
+    drawn = _downpour(rng)
     # Drawn apart, so that it changes nothing else; each push of one gradient.
     with_codec = policy is None and drawn.push_every == 1
     with_codec = with_codec and random.Random(f"{seed}/codec").random() < CODEC_SHARE
