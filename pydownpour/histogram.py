@@ -77,10 +77,11 @@ class Histogram:
 
     def add(self, value: int) -> None:
         """Count one more value, at least 0."""
-        self._buckets[bucket(value)] += 1
+        self._buckets[value if value < EXACT else bucket(value)] += 1
         self._count += 1
         self._sum += value
-        self._max = max(self._max, value)
+        if value > self._max:
+            self._max = value
 
     def entry(self) -> HistogramEntry:
         """All that was counted, now."""

@@ -18,7 +18,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeAlias, final
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, final
 
 from pydownpour.policy.pieces.scale import AS_IT_IS, Scale
 
@@ -49,8 +49,7 @@ class ClusterView:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True)
-class PushInfo:
+class PushInfo(NamedTuple):
     """What a shard knows of a push when it decides: all from its announcement.
 
     Attributes:

@@ -12,7 +12,6 @@ At most one fetch is on its way, and ``landing`` is true only when none is: what
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Final, final
@@ -79,7 +78,10 @@ class Fetcher:
         self._links, self._versions, self._standing = links, versions, standing
         self.staging = staging
         self.completed = 0
-        self._coming: list[asyncio.Future[None]] | None = None
+        self._coming = 0
+        """Shards whose answers to the fetch on its way have not landed."""
+        for link in links:
+            link.on_fetched = self._moved
         self._asked = 0
         """Of the user's thread: what ``completed`` is when no fetch is on its way."""
         self._landed = 0
@@ -89,25 +91,26 @@ class Fetcher:
 
     def start(self, gate: Gate = NOW) -> None:
         """Fetch in the background, unless a fetch is already on its way."""
-        if self._coming is None:
-            self._coming = [link.fetch(gate.at(i)) for i, link in enumerate(self._links)]
-            for one in self._coming:
-                one.add_done_callback(self._moved)
+        if not self._coming:
+            self._coming = len(self._links)
+            for i, link in enumerate(self._links):
+                link.fetch(gate.at(i))
 
     def tell(self, clock: int) -> None:
         """Shards shall know that this replica has finished so many steps."""
         for link in self._links:
             link.tell(clock)
 
-    def _moved(self, one: asyncio.Future[None]) -> None:
-        if self._coming is not None and all(one.done() for one in self._coming):
-            self._coming = None
+    def _moved(self) -> None:
+        """One shard's has landed."""
+        self._coming -= 1
+        if not self._coming:
             self.completed += 1
             self._standing.changed()
 
     async def fetch(self, gate: Gate = NOW) -> None:
         """Fetch what is newer than now, and wait for it; the user's thread waits for us."""
-        await self._standing.wait(lambda: self._coming is None)
+        await self._standing.wait(lambda: not self._coming)
         wanted = self.completed + 1
         self.start(gate)
         await self._standing.wait(lambda: self.completed >= wanted)

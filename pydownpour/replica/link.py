@@ -42,7 +42,14 @@ from pydownpour.net.pace import Pace, Watch
 from pydownpour.net.retry import Backoff
 from pydownpour.replica.pieces import Pieces
 from pydownpour.replica.pushes import Portion, Push
-from pydownpour.replica.transport import Landing, PostTransport, Run, StreamTransport, Transport
+from pydownpour.replica.transport import (
+    Asked,
+    Landing,
+    PostTransport,
+    Run,
+    StreamTransport,
+    Transport,
+)
 from pydownpour.replica.waited import TurnedDown
 from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import NO_GATE, Age, Code, FetchNotice, Kind, View
@@ -83,6 +90,7 @@ class Link:
         values: This shard's elements of the session's staging buffer: fetches land here.
         versions: The fragment versions of ``values``, in the session's of the whole layout.
         on_answered: Called with a push when the shard has answered for some of it.
+        on_fetched: Called when a fetch has landed.
     """
 
     def __init__(
@@ -131,8 +139,8 @@ class Link:
         self._answered = 0
         """The newest push that this shard has answered wholly."""
         self._fetches = 0
-        self._fetched: asyncio.Future[None] | None = None
         self.on_answered: Callable[[Push], object] = lambda push: None
+        self.on_fetched: Callable[[], object] = lambda: None
         longest = min(fragment_len, entry.len)
         size = longest * self.item_size if codec is None else codec.size_max(longest)
         self.pieces = Pieces(limits.HEADER_SIZE + size, self.limits)
@@ -171,19 +179,17 @@ class Link:
         if self._idle is None or not self._write_at_once(self._idle):
             self._wake.set()
 
-    def fetch(self, notice: FetchNotice = NO_GATE) -> asyncio.Future[None]:
-        """Bring ``values`` and ``versions`` up to the shard's state; done when they are.
+    def fetch(self, notice: FetchNotice = NO_GATE) -> None:
+        """Bring ``values`` and ``versions`` up to the shard's state; ``on_fetched`` says when.
 
         That is its state when what ``notice`` waits for is so; its ``clock`` are the steps that we
-        have finished, wherever their pushes are.
+        have finished, wherever their pushes are. At most one is under way.
         """
-        if self._fetched is None:
-            self._fetches += 1
-            self.fetch_wanted, self.fetch_sent = self._fetches, False
-            self._fetching = _Fetching(notice)
-            self._fetched = asyncio.get_running_loop().create_future()
+        self._fetches += 1
+        self.fetch_wanted, self.fetch_sent = self._fetches, False
+        self._fetching = _Fetching(notice)
+        if self._idle is None or not self._fetch_at_once(self._idle):
             self._wake.set()
-        return self._fetched
 
     def tell(self, clock: int) -> None:
         """The shard shall know that we have finished so many steps, when our pushes are answered.
@@ -360,16 +366,7 @@ class Link:
                 self._wake.clear()
                 if self.fetch_wanted is not None and self._may_fetch(transport):
                     self.fetch_sent = True
-                    now = self._fetching
-                    heard, notice = self._heard, self._settled_notice()
-                    now.begun_at = Age(
-                        heard.lsn,
-                        max(heard.round, notice.rounds),
-                        max(heard.clock, notice.least_clock),
-                    )
-                    if not await transport.fetch(
-                        self.fetch_wanted, self.known.lsn, now.first, notice
-                    ):
+                    if not await transport.fetch(self._asked(self.fetch_wanted)):
                         self.fetch_sent = False
                     continue
                 if self._to_tell and not self.queue:
@@ -406,9 +403,23 @@ class Link:
     def _settled_notice(self) -> FetchNotice:
         """With our clock as this shard may know it: before the steps of pushes that are open."""
         notice = self._fetching.notice
-        if self.queue:
-            notice = notice._replace(clock=min(notice.clock, self.queue[0].push.clock - 1))
+        if self.queue and (settled := self.queue[0].push.clock - 1) < notice.clock:
+            return FetchNotice(notice.rounds, notice.least_clock, settled)
         return notice
+
+    def _asked(self, request: int) -> Asked:
+        """What the fetch in progress asks for, from now on."""
+        now, heard, notice = self._fetching, self._heard, self._settled_notice()
+        now.begun_at = Age(
+            heard.lsn, max(heard.round, notice.rounds), max(heard.clock, notice.least_clock)
+        )
+        return Asked(request, self.known.lsn, now.first, notice)
+
+    def _fetch_at_once(self, transport: Transport) -> bool:
+        """As a push that finds the link idle."""
+        if self.fetch_wanted is not None and not self._wake.is_set():
+            self.fetch_sent = transport.fetch_at_once(self._asked(self.fetch_wanted))
+        return self.fetch_sent
 
     def _write_at_once(self, transport: Transport) -> bool:
         """A push that finds the link idle is written here, with no task between; if it is short."""
@@ -490,8 +501,9 @@ class Link:
             self._refused(frame)
         elif frame.kind == Kind.FETCHED:
             if frame.seq == self.fetch_wanted:
-                self.view = View.decode(frame.payload)
-                (self.fetch_begins if frame.flags else self.fetch_done)(Age.of(frame))
+                self.view = view = View.decode(frame.payload)
+                age = Age(frame.version, view.round, view.least_clock)
+                (self.fetch_begins if frame.flags else self.fetch_done)(age)
         elif frame.kind == Kind.VIEW:
             self._viewed(frame)
         elif frame.kind == Kind.ERROR:
@@ -547,9 +559,7 @@ class Link:
         floor = self._fetching.floor
         self.known = max(self.known, age if floor is None else floor)
         self.fetch_wanted = None
-        fetched, self._fetched = self._fetched, None
-        if fetched is not None and not fetched.done():
-            fetched.set_result(None)
+        self.on_fetched()
 
     def _refused(self, frame: _core.Frame) -> None:
         words = clip(frame.payload.decode("utf-8", "replace"))

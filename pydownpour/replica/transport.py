@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,23 @@ class Run:
             yield self.frames[start : start + size]
 
 
+@final
+class Asked(NamedTuple):
+    """What a fetch asks for.
+
+    Attributes:
+        request: Its number.
+        since: What changed after this LSN,
+        first: from this fragment on,
+        notice: when what this waits for is so.
+    """
+
+    request: int
+    since: int
+    first: int
+    notice: FetchNotice
+
+
 class Transport(Protocol):
     """One connection to a shard; an async context manager that opens and closes it.
 
@@ -112,11 +129,11 @@ class Transport(Protocol):
     async def push(self, run: Run) -> bool:
         """Send records. False: something on the way has no room for so many; send them again."""
 
-    async def fetch(self, request: int, since: int, first: int, notice: FetchNotice) -> bool:
-        """Ask for what changed after LSN ``since``, from a fragment on.
+    def fetch_at_once(self, asked: Asked) -> bool:
+        """Ask now, if nothing is in the way; False: use ``fetch``."""
 
-        False: it still waits for what ``notice`` says, and is to be asked for again.
-        """
+    async def fetch(self, asked: Asked) -> bool:
+        """Ask. False: it still waits for what its notice says, and is to be asked for again."""
 
     async def tell(self, behind: int, clock: int) -> None:
         """Say how many steps are finished: by a fetch that wants nothing, from ``behind`` on."""
@@ -273,12 +290,19 @@ class StreamTransport(StreamProtocol):
             self.check()
         return True
 
-    async def fetch(self, request: int, since: int, first: int, notice: FetchNotice) -> bool:
+    def fetch_at_once(self, asked: Asked) -> bool:
         """One frame; the answer comes by itself."""
-        self.check()
+        if not self.is_open:
+            return False
+        request, since, first, notice = asked
         self._landing.begin()
         self.write(frames.fetch(request=request, since=since, first=first, notice=notice))
         return True
+
+    async def fetch(self, asked: Asked) -> bool:
+        """The same."""
+        self.check()
+        return self.fetch_at_once(asked)
 
     async def tell(self, behind: int, clock: int) -> None:
         """One frame, whose answer is nobody's."""
@@ -395,7 +419,11 @@ class PostTransport:
             error, size, self._pieces.count,
         )  # fmt: skip
 
-    async def fetch(self, request: int, since: int, first: int, notice: FetchNotice) -> bool:
+    def fetch_at_once(self, asked: Asked) -> bool:
+        """A request has to be waited for."""
+        return False
+
+    async def fetch(self, asked: Asked) -> bool:
         """Read the answer into the target as it comes.
 
         The shard holds one that waits for others for a while, and then says that it still does.
@@ -411,9 +439,9 @@ class PostTransport:
             self._landing.values,
             self._headers,
             inlet=self._landing.inlet,
-            since=since,
-            first=first,
-            query=_query(notice),
+            since=asked.since,
+            first=asked.first,
+            query=_query(asked.notice),
             heard=heard,
             begins=self._listener.fetch_begins,
             waits=self._listener.on_frame,

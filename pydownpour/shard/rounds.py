@@ -36,7 +36,7 @@ class Clocks:
     A clock only grows, and so does the least one. Who has told none is not waited for; who begins,
     or takes part again, begins at the least clock: nobody waits for steps it was not here for.
 
-    Told and asked at every push, so that each answer is kept until something changes it.
+    Asked at every push, so that each answer stands ready until something changes it.
     """
 
     def __init__(self) -> None:
@@ -45,42 +45,32 @@ class Clocks:
         self._ids: list[int] = []
         self._members: set[int] = set()
         """The same ids."""
-        self._live: tuple[int, ...] | None = ()
-        self._holders: Counter[int] = Counter()
+        self.live: tuple[int, ...] = ()
+        """Ids of who is waited for, ascending."""
+        self._holders: dict[int, int] = {}
         """How many live replicas have each clock: few clocks, however many replicas."""
         self.least = 0
         """The fewest steps of a live replica; while none has told any, as it was before."""
-        self._most: int | None = 0
+        self.most = 0
+        """The most steps of a live replica; while none has told any, the least clock."""
         self.spread_max = 0
         """The largest difference there was, whenever somebody got ahead of all others."""
-
-    @property
-    def live(self) -> tuple[int, ...]:
-        """Ids of who is waited for, ascending."""
-        if self._live is None:
-            self._live = tuple(self._ids)
-        return self._live
-
-    @property
-    def most(self) -> int:
-        """The most steps of a live replica; while none has told any, the least clock."""
-        if self._most is None:
-            self._most = max(self._holders, default=self.least)
-        return self._most
 
     def reached(self, replica: int, clock: int) -> bool:
         """A replica's pushes of so many steps have all their answers; True if its clock moved."""
         before = self.of.get(replica)
         if replica not in self._members or (before is not None and clock <= before):
             return False
-        clock = self.of[replica] = max(clock, self.least)
-        self._holders[clock] += 1
+        if clock < self.least:
+            clock = self.least
+        self.of[replica] = clock
+        self._holders[clock] = self._holders.get(clock, 0) + 1
         if before is not None:
             self._drop(before)
         if before is None or (before == self.least and before not in self._holders):
             self.least = min(self._holders)
         if clock > self.most:
-            self._most = clock
+            self.most = clock
             self.spread_max = max(self.spread_max, clock - self.least)
         return True
 
@@ -95,22 +85,23 @@ class Clocks:
         """It is live from now on."""
         bisect.insort(self._ids, replica)
         self._members.add(replica)
-        self._live = None
+        self.live = tuple(self._ids)
 
     def heard(self, live: Iterable[int]) -> None:
         """These are live, ascending, and nobody else: the others have no clock any more."""
         self._ids = list(live)
         self._members = set(self._ids)
-        self._live = None
+        self.live = tuple(self._ids)
         for gone in self.of.keys() - self._members:
             del self.of[gone]
-        self._holders = Counter(self.of.values())
+        self._holders = dict(Counter(self.of.values()))
         self._counted_anew()
 
     def load(self, least: int, of: Iterable[tuple[int, int]]) -> None:
         """As another process knew them; who is live is heard by and by."""
-        self.least, self.of, self._most = least, dict(of), None
-        self._holders = Counter(self.of.values())
+        self.least, self.of = least, dict(of)
+        self._holders = dict(Counter(self.of.values()))
+        self.most = max(self._holders, default=least)
 
     def behind(self, clock: int) -> tuple[int, ...]:
         """Live replicas that have told fewer steps."""
@@ -125,7 +116,7 @@ class Clocks:
 
     def _counted_anew(self) -> None:
         self.least = max(self.least, min(self._holders, default=0))
-        self._most = None
+        self.most = max(self._holders, default=self.least)
 
 
 @final
@@ -152,6 +143,7 @@ class Rounds:
         self._clocks = Clocks()
         self._view = ClusterView()
         """The one that was made last; its clocks are ours, and move."""
+        self._shown = View()
         self.live_version = 0
         self._next_id = 1
         self._newcomers: set[int] = set()
@@ -183,7 +175,10 @@ class Rounds:
     @property
     def shown(self) -> View:
         """What replicas are told."""
-        return View(self.epoch, self._clocks.least, self._rule.round)
+        shown, least, round = self._shown, self._clocks.least, self._rule.round
+        if shown.least_clock != least or shown.round != round or shown.epoch != self.epoch:
+            shown = self._shown = View(self.epoch, least, round)
+        return shown
 
     @property
     def view(self) -> ClusterView:

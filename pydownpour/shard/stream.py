@@ -410,12 +410,10 @@ class ShardStream(Stream):
                 self._wait_for_others(wait)
                 return
             self._sending = self._fetches.popleft().answer(self._shard)
-        buffers = self._sending.next_buffers()
-        if buffers is None:
+        self.write_many(self._sending.next_buffers() or [])
+        if self._sending.is_over:
             self._sending = None
             self._shard.fetches += 1
-        else:
-            self.write_many(buffers)
         if self._sending is not None or self._fetches:
             # Through the loop, so that pushes of others are not kept waiting.
             self._scheduled = self._loop.call_soon(self._again)
@@ -526,14 +524,15 @@ class _Fetch:
         self._cursor = first
         self._stop = shard.store.first_fragment + shard.store.fragments
         self._frames = 0
-        self._ended = False
+        self.is_over = False
+        """The last buffers were given out."""
         self._size = self._limits.fragment_size
         self._clock = asyncio.get_running_loop().time
         self._asked_at = self._clock()
 
     def next_buffers(self) -> list[Any] | None:
         """The next buffers to write, or None when the answer is complete."""
-        if self._ended:
+        if self.is_over:
             return None
         buffers: list[Any] = []
         if self._cursor < self._stop:
@@ -548,7 +547,7 @@ class _Fetch:
                 buffers.insert(0, begins)
             self._frames += count
         if self._cursor >= self._stop:
-            self._ended = True
+            self.is_over = True
             buffers.append(
                 frames.fetched(
                     request=self._request, lsn=self._lsn, view=self._view, count=self._frames

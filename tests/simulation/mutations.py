@@ -221,8 +221,8 @@ def fetch_goes_back(patch: Patch) -> None:
             buffers = next_buffers(self)
             kept[store] = [bytes(memoryview(b)) for b in buffers or []]
             return buffers
-        if self._request % 5 == 0 and self._cursor == 0 and not self._ended and store in kept:
-            self._ended = True
+        if self._request % 5 == 0 and self._cursor == 0 and not self.is_over and store in kept:
+            self.is_over = True
             answer = frames.fetched(request=self._request, lsn=self._lsn, count=1)
             return [*kept[store][:-1], answer]
         return next_buffers(self)
@@ -392,7 +392,7 @@ def late_gradients_count_for_their_replica(patch: Patch) -> None:
     arrived = EveryLive.arrived
 
     def at_any_time(self: Any, push: PushInfo) -> None:
-        arrived(self, dataclasses.replace(push, round=self.round))
+        arrived(self, push._replace(round=self.round))
 
     patch.setattr(EveryLive, "arrived", at_any_time)
 

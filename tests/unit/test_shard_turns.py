@@ -37,21 +37,39 @@ F32 = 1
 
 async def test_a_turn_has_its_budget_and_those_who_wait_come_first_in_their_order() -> None:
     turns, order = Turns(), list[str]()
-    taken = sum(turns.take() for _ in range(2 * limits.DEFAULT.turn_events_max))
+    shares = [Share(turns) for _ in range(limits.DEFAULT.turn_events_max)]
+    taken = sum(share.take() for share in shares * 2)
     assert taken == limits.DEFAULT.turn_events_max
     turns.later(lambda: order.append("first"))
     turns.later(lambda: order.append("second"))
     await turns.another()
     assert order == ["first", "second"]
-    assert turns.take(), "another turn, another budget"
+    assert shares[0].take(), "another turn, another budget"
 
 
 async def test_many_bytes_cost_more_than_one_event() -> None:
     turns = Turns()
-    taken = 0
-    while turns.take(received=3 * limits.DEFAULT.fragment_size):
-        taken += 1
+    shares = [Share(turns) for _ in range(4)]
+    taken = sum(
+        share.take(received=3 * limits.DEFAULT.fragment_size)
+        for share in shares
+        for _ in range(limits.DEFAULT.stream_events_max)
+    )
     assert taken == limits.DEFAULT.turn_events_max // 4
+
+
+async def test_turns_in_which_little_happens_are_not_counted() -> None:
+    """Each would be a callback of the loop; what is spent in several of them is one budget."""
+    turns = Turns()
+    share = Share(turns)
+    for _ in range(limits.DEFAULT.stream_events_max // 2 - 1):
+        assert share.take()
+        await asyncio.sleep(0)
+    assert turns.number == 0
+    assert share.take()
+    await asyncio.sleep(0)
+    assert turns.number == 1
+    assert turns.left == limits.DEFAULT.turn_events_max
 
 
 async def test_one_who_always_has_more_does_not_keep_others_waiting() -> None:

@@ -123,20 +123,30 @@ def test_cancelled_timers_are_swept_out_and_the_others_stay(loop: SimLoop) -> No
 def test_the_count_of_cancelled_timers_is_exact(loop: SimLoop) -> None:
     timers = Timers()
     context = contextvars.copy_context()
-    one, two, three, four = (
-        Timer(when, print, (), loop, context, None, timers) for when in (1.0, 2.0, 3.0, 4.0)
-    )
-    for timer in (four, two, three, one):
-        timers.push(timer)
+    one, two, three, four = (Timer(print, (), loop, context, None) for _ in range(4))
+    for when, timer in ((4.0, four), (2.0, two), (3.0, three), (1.0, one)):
+        timers.push(when, timer)
     one.cancel()
     one.cancel()
     three.cancel()
     assert timers.cancelled == 2
-    assert timers.next_time() == 2.0  # the first of them is gone with that
-    assert timers.cancelled == 1
-    assert timers.pop_until(3.0) == [two]
+    assert timers.pop_next(0.0) == [two]
+    assert timers.cancelled == 1, "the first of them is gone with that"
     two.cancel()  # it is not in there any more
-    assert (timers.cancelled, timers.next_time()) == (0, 4.0)
+    assert timers.cancelled == 1
+    assert timers.pop_next(0.0) == [four]
+    assert timers.cancelled == 0
+    assert timers.pop_next(0.0) == []
+
+
+def test_whatever_is_overdue_comes_at_once(loop: SimLoop) -> None:
+    timers = Timers()
+    context = contextvars.copy_context()
+    one, two, three = (Timer(print, (), loop, context, None) for _ in range(3))
+    for when, timer in ((1.0, one), (2.0, two), (3.0, three)):
+        timers.push(when, timer)
+    assert timers.pop_next(2.0) == [one, two]
+    assert timers.pop_next(2.0) == [three]
 
 
 @pytest.mark.parametrize("chain", ["callbacks", "timers", "timers at one moment"])

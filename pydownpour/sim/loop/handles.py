@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import heapq
+import math
 from asyncio import AbstractEventLoop, events
 from collections.abc import Callable
 from typing import Any, final
@@ -64,19 +65,9 @@ class Timer(Callback):
 
     __slots__ = ("_timers", "_when")
 
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: AbstractEventLoop,
-        context: contextvars.Context,
-        process: SimProcess | None,
-        timers: Timers,
-    ) -> None:
-        Callback.__init__(self, callback, args, loop, context, process)
-        self._when = when
-        self._timers: Timers | None = timers
+    _when: float
+    _timers: Timers | None
+    """Those that it is one of, until it is due."""
 
     def when(self) -> float:
         """The world's time at which it runs."""
@@ -101,35 +92,29 @@ class Timers:
         self.cancelled = 0
         """How many in the heap were cancelled."""
 
-    def push(self, timer: Timer) -> None:
+    def push(self, when: float, timer: Timer) -> None:
+        """Let a new one be due at a time."""
+        timer._when, timer._timers = when, self
         self._order += 1
-        heapq.heappush(self._heap, (timer._when, self._order, timer))
+        heapq.heappush(self._heap, (when, self._order, timer))
         if self.cancelled > CANCELLED_KEPT and self.cancelled * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if not entry[2]._cancelled]
             heapq.heapify(self._heap)
             self.cancelled = 0
 
-    def next_time(self) -> float | None:
-        """When the first timer that is not cancelled runs; None if there is none."""
-        heap = self._heap
-        while heap:
-            if not heap[0][2]._cancelled:
-                return heap[0][0]
-            heapq.heappop(heap)[2]._timers = None
-            self.cancelled -= 1
-        return None
-
-    def pop_until(self, now: float) -> list[Timer]:
-        """All that are due, in order."""
+    def pop_next(self, now: float) -> list[Timer]:
+        """All of the next moment that is not before ``now``, in order; empty if there is none."""
         due: list[Timer] = []
-        heap = self._heap
-        while heap and heap[0][0] <= now:
-            timer = heapq.heappop(heap)[2]
+        heap, until = self._heap, math.inf
+        while heap and heap[0][0] <= until:
+            when, _, timer = heapq.heappop(heap)
             timer._timers = None
             if timer._cancelled:
                 self.cancelled -= 1
-            else:
-                due.append(timer)
+                continue
+            if not due:
+                until = when if when > now else now
+            due.append(timer)
         return due
 
     def clear(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, final
 
 from pydownpour.errors import BudgetSpent, ConfigError, SimulationStuck
 from pydownpour.sim.loop.handles import Callback, Timer, Timers
-from pydownpour.sim.machines.process import ProcessState, current, owner
+from pydownpour.sim.machines.process import PROCESS, ProcessState, current
 
 T = TypeVar("T")
 
@@ -67,7 +67,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self, *, events_max: int, virtual_s_max: float) -> None:
         super().__init__()
-        self._now = 0.0
+        self.now = 0.0
+        """The world's time, in virtual seconds."""
         self._events_max, self._virtual_s_max = events_max, virtual_s_max
         self.events = 0
         self._timers = Timers()
@@ -81,15 +82,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # -- time --------------------------------------------------------------------------------------
 
-    @property
-    def now(self) -> float:
-        """The world's time, in virtual seconds."""
-        return self._now
-
     def time(self) -> float:
         """The running process's monotonic clock: the world's time plus its own offset."""
         process = current()
-        return self._now if process is None else self._now + process.clock_offset_s
+        return self.now if process is None else self.now + process.clock_offset_s
 
     def _run_once(self) -> None:
         """Run what is ready; if nothing is, let time pass to the next timer."""
@@ -108,16 +104,16 @@ class SimLoop(asyncio.BaseEventLoop):
             self.on_instant()
             if self._ready:  # type: ignore[attr-defined]
                 return
-        when = self._timers.next_time()
-        if when is None:
-            raise SimulationStuck(f"at {self._now:.6f} s nothing is scheduled and nobody is ready")
-        if when > self._now:
-            self._now = when
+        due = self._timers.pop_next(self.now)
+        if not due:
+            raise SimulationStuck(f"at {self.now:.6f} s nothing is scheduled and nobody is ready")
+        when = due[0]._when
+        if when > self.now:
+            self.now = when
             if when > self._virtual_s_max:
                 raise BudgetSpent(
                     f"not done after {self._virtual_s_max:g} virtual seconds (--virtual-s)"
                 )
-        due = self._timers.pop_until(self._now)
         self.events += len(due)
         self._ready.extend(due)  # type: ignore[attr-defined]
 
@@ -143,7 +139,7 @@ class SimLoop(asyncio.BaseEventLoop):
             raise RuntimeError("Event loop is closed")
         if context is None:
             context = contextvars.copy_context()
-        handle = Callback(callback, args, self, context, owner(context))
+        handle = Callback(callback, args, self, context, context.get(PROCESS))
         self._ready.append(handle)  # type: ignore[attr-defined]
         self.events += 1
         return handle
@@ -174,8 +170,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """Schedule by the world's time."""
         if context is None:
             context = contextvars.copy_context()
-        timer = Timer(when, callback, args, self, context, owner(context), self._timers)
-        self._timers.push(timer)
+        timer = Timer(callback, args, self, context, context.get(PROCESS))
+        self._timers.push(when, timer)
         return timer
 
     def create_task(  # type: ignore[override]
@@ -184,7 +180,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Tasks belong to the process that starts them."""
         task = super().create_task(coro, **options)
         context = options.get("context")
-        process = current() if context is None else owner(context)
+        process = current() if context is None else context.get(PROCESS)
         if process is not None:
             process.tasks[task] = None
             task.add_done_callback(lambda done: process.tasks.pop(done, None), context=_WORLD)

@@ -54,7 +54,7 @@ class SimProcess(ProcessFacts):
         self.main: asyncio.Task[Any] | None = None
         self.context = contextvars.copy_context()
         self.context.run(CURRENT.set, self)
-        self.context.run(_PROCESS.set, self)
+        self.context.run(PROCESS.set, self)
 
     # -- what it says of itself ------------------------------------------------------------------
 
@@ -81,16 +81,10 @@ class SimProcess(ProcessFacts):
         return f"<{self.name} {self.state.value}>"
 
 
-_PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar(
-    "process", default=None
-)
+PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
+"""In a context, the process that it belongs to."""
 
 
 def current() -> SimProcess | None:
     """The process whose callback runs; None in the world's own."""
-    return _PROCESS.get()
-
-
-def owner(context: contextvars.Context) -> SimProcess | None:
-    """The process a context belongs to."""
-    return context.get(_PROCESS)
+    return PROCESS.get()

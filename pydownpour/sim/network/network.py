@@ -222,19 +222,23 @@ class Network:
     def _carry(self, source: SimTransport, payload: bytes | memoryview | None) -> None:
         """Over the links, of what takes long the first piece; the rest when that is through."""
         here, there = source.process.host, source.peer.process.host
-        now = self.loop.now
+        up, down = here.link.bytes_per_s, there.link.down
         size = 0 if payload is None else len(payload)
-        share = max(PACKET_SIZE, min(here.link.bytes_per_s, there.link.down) * SHARE_S)
         rest = None
-        if payload is not None and size > share:
+        if size > PACKET_SIZE and size > (share := max(PACKET_SIZE, min(up, down) * SHARE_S)):
+            assert payload is not None
             size = int(share)
             rest = memoryview(payload)[size:]
             payload = bytes(payload[:size])
         elif isinstance(payload, memoryview):
             payload = bytes(payload)
-        here.up_free_at = max(here.up_free_at, now) + size / here.link.bytes_per_s
-        there.down_free_at = max(there.down_free_at, here.up_free_at) + (size / there.link.down)
-        arrival = max(source.arrives_at, there.down_free_at + self._latency(here, there))
+        now = self.loop.now
+        leaves = (here.up_free_at if here.up_free_at > now else now) + size / up
+        lands = (there.down_free_at if there.down_free_at > leaves else leaves) + size / down
+        here.up_free_at, there.down_free_at = leaves, lands
+        arrival = lands + self._latency(here, there)
+        if arrival < source.arrives_at:
+            arrival = source.arrives_at
         source.arrives_at = arrival
         self.loop.at(arrival, self._deliver, source, source.peer, payload, context=_WORLD)
         if rest is not None:
@@ -304,7 +308,9 @@ class Network:
 
     def _latency(self, here: Host, there: Host) -> float:
         mean = (here.link.latency_s + there.link.latency_s) / 2
-        jitter = max(here.link.jitter, there.link.jitter)
+        jitter, theirs = here.link.jitter, there.link.jitter
+        if theirs > jitter:
+            jitter = theirs
         return mean * self._rng.uniform(1 - jitter, 1 + jitter)
 
     def _is_blocked(self, here: Host, there: Host) -> bool:
@@ -316,7 +322,8 @@ class Network:
         )
 
     def _is_clogged(self, here: Host, there: Host) -> bool:
-        return max(here.clogged_until, there.clogged_until) > self.loop.now
+        now = self.loop.now
+        return here.clogged_until > now or there.clogged_until > now
 
     # -- faults ------------------------------------------------------------------------------------
 

@@ -69,7 +69,8 @@ class SimTransport(asyncio.Transport):
         self._network, self.process, self.connection = network, process, connection
         self._loop = network.loop
         self._protocol: Any = None
-        self._context = process.context.copy()
+        self.context = process.context.copy()
+        """Whose callbacks these are."""
         self._inbox: deque[bytes | None] = deque()
         self._outgoing: list[bytes] = []
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
@@ -78,7 +79,8 @@ class SimTransport(asyncio.Transport):
         self._reading = True
         self._pumping = False
         self._closing = False
-        self._lost = False
+        self.is_lost = False
+        """The connection is over for this end."""
         self._eof_sent = False
         self.peer: SimTransport
         self.path = ""
@@ -97,10 +99,10 @@ class SimTransport(asyncio.Transport):
     def start(self, protocol: Any) -> None:
         """Give the connection to its protocol, with what has happened to it meanwhile."""
         self._protocol = protocol
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
         protocol.connection_made(self)
-        if self._lost:
-            self._loop.call_soon(protocol.connection_lost, self._lost_with, context=self._context)
+        if self.is_lost:
+            self._loop.call_soon(protocol.connection_lost, self._lost_with, context=self.context)
         else:
             self.pump()
 
@@ -109,7 +111,7 @@ class SimTransport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Hand the connection over."""
         self._protocol = protocol
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return cast(asyncio.BaseProtocol, self._protocol)
@@ -128,7 +130,7 @@ class SimTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._reading:
             self._reading = True
-            self._loop.call_soon(self.pump, context=self._context)
+            self._loop.call_soon(self.pump, context=self.context)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """When to pause and resume the writing protocol."""
@@ -155,14 +157,14 @@ class SimTransport(asyncio.Transport):
         self._outgoing.append(payload)
         if len(self._outgoing) == 1:
             # What is written in one go leaves in one piece, as it does from a kernel's buffer.
-            self._loop.call_soon(self._flush, context=self._context)
+            self._loop.call_soon(self._flush, context=self.context)
         if self._buffered > self._high and not self._writing_paused:
             self._writing_paused = True
             self._protocol.pause_writing()
 
     def _flush(self) -> None:
         outgoing = self._outgoing
-        if outgoing and not self._lost:
+        if outgoing and not self.is_lost:
             payload = outgoing[0] if len(outgoing) == 1 else b"".join(outgoing)
             outgoing.clear()
             self._network.send(self, payload)
@@ -195,17 +197,17 @@ class SimTransport(asyncio.Transport):
         self._closing = True
         self._inbox.clear()
         if self._buffered == 0:
-            self._loop.call_soon(self.lose, None, context=self._context)
+            self._loop.call_soon(self.lose, None, context=self.context)
 
     def abort(self) -> None:
         """Close now; the other side sees a reset."""
-        if self._lost:
+        if self.is_lost:
             return
         self._closing = True
         self._inbox.clear()
         self._outgoing.clear()
         self._network.reset(self)
-        self._loop.call_soon(self.lose, None, context=self._context)
+        self._loop.call_soon(self.lose, None, context=self.context)
 
     # -- the network's side ------------------------------------------------------------------------
 
@@ -238,39 +240,39 @@ class SimTransport(asyncio.Transport):
 
     def _feed(self, payload: bytes) -> int:
         """Hand bytes over. Returns how many are left, because reading was paused meanwhile."""
-        if not isinstance(self._protocol, asyncio.BufferedProtocol):
-            self._protocol.data_received(payload)
+        protocol, size, done = self._protocol, len(payload), 0
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            protocol.data_received(payload)
             return 0
-        rest = memoryview(payload)
-        while rest and self._reading and not self._closing:
-            buffer = self._protocol.get_buffer(len(rest))
-            view = memoryview(buffer).cast("B")
-            n = min(len(view), len(rest))
-            view[:n] = rest[:n]
-            self._protocol.buffer_updated(n)
-            rest = rest[n:]
-        return 0 if self._closing else len(rest)
+        while done < size and self._reading and not self._closing:
+            view = memoryview(protocol.get_buffer(size - done)).cast("B")
+            n = min(len(view), size - done)
+            view[:n] = payload[done : done + n]
+            protocol.buffer_updated(n)
+            done += n
+            protocol = self._protocol
+        return 0 if self._closing else size - done
 
     def taken(self, n: int) -> None:
         """The other side has taken n of our bytes."""
-        if self._lost:
+        if self.is_lost:
             return
         self._buffered -= n
         if self._closing and self._buffered <= 0:
-            self._loop.call_soon(self.lose, None, context=self._context)
+            self._loop.call_soon(self.lose, None, context=self.context)
         elif self._writing_paused and self._buffered <= self._low:
             self._writing_paused = False
-            self._loop.call_soon(self._resume_writing, context=self._context)
+            self._loop.call_soon(self._resume_writing, context=self.context)
 
     def _resume_writing(self) -> None:
-        if not self._lost:
+        if not self.is_lost:
             self._protocol.resume_writing()
 
     def lose(self, error: Exception | None) -> None:
         """The connection is over for this end."""
-        if self._lost:
+        if self.is_lost:
             return
-        self._lost = self._closing = True
+        self.is_lost = self._closing = True
         self._inbox.clear()
         self._network.detach(self)
         self.connection.end_lost()
@@ -280,15 +282,5 @@ class SimTransport(asyncio.Transport):
         if self.process.state is not ProcessState.DEAD:
             self._protocol.connection_lost(error)
         else:  # for the end of the world, when leftover frames wait for it
-            told = functools.partial(self._context.run, self._protocol.connection_lost, error)
+            told = functools.partial(self.context.run, self._protocol.connection_lost, error)
             self.process.held.append(told)
-
-    @property
-    def context(self) -> contextvars.Context:
-        """Whose callbacks these are."""
-        return self._context
-
-    @property
-    def is_lost(self) -> bool:
-        """True when the connection is over for this end."""
-        return self._lost
