@@ -209,7 +209,7 @@ def draw(view: View, width: int) -> Group:
         _losses(view, width),
         _replicas(view, width),
     ]
-    parts.append(_shards(view))
+    parts += [_shards(view), _waits(view)]
     return Group(*(part for part in parts if part is not None))
 
 
@@ -316,3 +316,12 @@ def _shards(view: View) -> Any:
         f"out {size(s.bytes_out_per_s)}/s   lsn {lsns}   streams {s.streams}",
         style="dim", overflow="ellipsis", no_wrap=True,
     )  # fmt: skip
+
+
+def _waits(view: View) -> Any:
+    """One line, from the first step on: words come and go in it, and no line does."""
+    from rich.text import Text
+
+    if view.waits is None:
+        return None
+    return Text(view.waits.line(), style="dim", overflow="ellipsis", no_wrap=True)

@@ -21,6 +21,12 @@ WINDOW_S: Final = 2.0
 _ADDRESS: Final = re.compile(r" at https?://[^\s,;]+")
 """A shard's number is enough for a person, and leaves room for the second one waited for."""
 
+_REPLICAS: Final = re.compile(r"\breplicas? (\d+(?:, \d+)*(?: and \d+(?! more))?)")
+_NUMBER: Final = re.compile(r"\d+")
+"""As ``policy.base.replicas`` says who is waited for."""
+WAIT_SHOWN_S: Final = 1.0
+"""A shorter wait comes and goes with each heartbeat, and nobody could read it."""
+
 OURS: Final = ("loss",)
 """What a display calls its own figures beside a job's metrics."""
 
@@ -56,6 +62,27 @@ class ShardLine:
 
 @final
 @dataclasses.dataclass(frozen=True)
+class WaitLine:
+    """How far apart replicas are, and the longest wait of an answer that a shard holds."""
+
+    clock_least: int
+    clock_most: int
+    words: str
+    """Who waits, how long, for whom; "" if nobody does for WAIT_SHOWN_S."""
+
+    def line(self) -> str:
+        """In one line."""
+        apart = self.clock_most - self.clock_least
+        clocks = (
+            f"clocks {self.clock_least:,} to {self.clock_most:,}"
+            if apart
+            else (f"clocks {self.clock_most:,}")
+        )
+        return clocks + (f"   {self.words}" if self.words else "")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class View:
     """What a display shows at one moment."""
 
@@ -66,6 +93,8 @@ class View:
     metrics: Mapping[str, float]
     replicas: tuple[ReplicaLine, ...]
     shards: ShardLine
+    waits: WaitLine | None
+    """None before any replica has told a step."""
 
     @property
     def fraction(self) -> float:
@@ -87,6 +116,8 @@ class View:
         if live:
             mean = sum(r.staleness for r in live) / len(live)
             words.append(f"{status.replicas_live:,} replicas, staleness {mean:.1f}")
+        if self.waits is not None:
+            words.append(self.waits.line())
         if status.reason:
             words.append(status.reason)
         return "  ".join(words)
@@ -119,6 +150,7 @@ class Rates:
             metrics=labelled(status.evaluations[-1].metrics if status.evaluations else {}, OURS),
             replicas=_replicas(before, status, span_s),
             shards=_shards(before, status, span_s),
+            waits=_waits(status),
         )
 
 
@@ -133,7 +165,7 @@ def _replicas(before: Status, now: Status, span_s: float) -> tuple[ReplicaLine, 
             samples_per_s=_per_s(r.stats.samples - samples.get(r.id, 0), span_s),
             staleness=r.stats.staleness.mean,
             pushes=r.stats.pushes_acked,
-            waiting_for=_ADDRESS.sub("", r.stats.waiting_for),
+            waiting_for=named(_ADDRESS.sub("", r.stats.waiting_for), names),
         )
         for r in sorted(now.replicas, key=lambda r: (len(r.name), r.name, r.id))
     )
@@ -148,6 +180,38 @@ def _shards(before: Status, now: Status, span_s: float) -> ShardLine:
         lsns=tuple(s.stats.lsn for s in now.shards),
         streams=sum(s.stats.streams for s in now.shards),
     )
+
+
+def _waits(now: Status) -> WaitLine | None:
+    ready = [s for s in now.shards if s.stats.clock_most]
+    if not ready:
+        return None
+    names = replica_names([(r.id, r.name) for r in now.replicas])
+    longest = max(
+        ((one.seconds, s.index, one) for s in ready for one in s.stats.waits.open[:1]),
+        # Of several for one round always the same, though each shard counts a little differently.
+        key=lambda wait: (round(wait[0]), -wait[2].replica, -wait[1]),
+        default=None,
+    )
+    words = ""
+    if longest is not None and longest[0] >= WAIT_SHOWN_S:
+        seconds, index, one = longest
+        who = names.get(one.replica, f"replica {one.replica}")
+        words = f"{who} waits at shard {index} for {duration(seconds)}: {named(one.words, names)}"
+    return WaitLine(
+        clock_least=min(s.stats.clock_least for s in ready),
+        clock_most=max(s.stats.clock_most for s in ready),
+        words=words,
+    )
+
+
+def named(words: str, names: Mapping[int, str]) -> str:
+    """Words of a role about replicas, which it knows by their ids, with their names."""
+
+    def name(ids: re.Match[str]) -> str:
+        return _NUMBER.sub(lambda one: names.get(int(one[0]), f"replica {one[0]}"), ids[1])
+
+    return _REPLICAS.sub(name, words)
 
 
 def _per_s(count: float, span_s: float) -> float:

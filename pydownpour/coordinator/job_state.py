@@ -23,6 +23,7 @@ from pydownpour.coordinator.places import Place, Places, Successor
 from pydownpour.coordinator.progress import Progress
 from pydownpour.coordinator.salvage import salvage_words
 from pydownpour.coordinator.units import Lease
+from pydownpour.coordinator.waits import WaitNews
 from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, JobFailed, NotReady
 from pydownpour.fields import clip
 from pydownpour.layout import partition
@@ -123,6 +124,7 @@ class JobState:
         self.members = Membership(limits)
         self.detector = Detector(limits)
         self.progress = Progress(limits)
+        self._wait_news = WaitNews(limits)
         self._state: State[JobStateName] = State(JOB)
         self.on_lease: Callable[[LeaseRequest, LeaseAnswer], object] = _unobserved
         """An observer: called with each request for units and its answer. Audits count on it."""
@@ -246,6 +248,7 @@ class JobState:
             silent_s = round(now - silence.since, 3)
             self.note_event(now, "alive", shard=place.index, was="silent", seconds=silent_s)
         self._note_refusals(counted, place.stats, now)
+        self._note_waits(place, now)
         place.told_end = self._is_concluded
         state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
         is_behind = message.ids_version != self.members.forgotten.replicas
@@ -314,6 +317,10 @@ class JobState:
             return False
         place.ended = message.reason or "its process has ended"
         return True
+
+    def _note_waits(self, place: Place, now: float) -> None:
+        for event, fields in self._wait_news.heard(place.index, place.stats.waits, now):
+            self.note_event(now, event, **fields)
 
     def _note_refusals(self, before: ShardStats, after: ShardStats, now: float) -> None:
         known = {one.replica: one.records for one in before.refused_by}

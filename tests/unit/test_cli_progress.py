@@ -20,7 +20,7 @@ from pydownpour.cli.display import (
     draw,
     make_display,
 )
-from pydownpour.cli.progress import Rates, duration, size, sparkline
+from pydownpour.cli.progress import Rates, duration, named, size, sparkline
 from pydownpour.cli.summary import print_summary, summary
 from pydownpour.wire.messages import (
     EvaluationEntry,
@@ -29,6 +29,8 @@ from pydownpour.wire.messages import (
     ShardStats,
     ShardStatus,
     Status,
+    WaitEntry,
+    WaitsEntry,
 )
 from tests.fakes.coordination import histogram
 
@@ -105,6 +107,69 @@ def test_the_plain_line_says_everything() -> None:
         replicas=[], shards=[], units=0, samples=0,
     )  # fmt: skip
     assert Rates().view(waiting).line().endswith("waiting for shard 1")
+
+
+FOR_WHOM = "round 7 waits for replicas 2 and 3"
+
+
+def waiting_status(*seconds: float, **counts: int) -> Status:
+    """Two replicas whose ids are not their numbers; one wait at each shard."""
+    replicas = [
+        msgspec.structs.replace(make_replica(number, 10), name=name)
+        for number, name in ((1, "replica-1"), (2, "replica-0"), (3, "replica-2"))
+    ]
+    shards = [
+        ShardStatus(
+            index=index, state="ready", url="", pid=2, age_s=0.1,
+            stats=ShardStats(
+                index=index, clock_least=counts.get("clock_least", 118 - index),
+                clock_most=counts.get("clock_most", 124),
+                waits=WaitsEntry(
+                    count=3,
+                    open=[WaitEntry(3, 1 + index, [2], lasts, FOR_WHOM)],
+                ),
+            ),
+        )
+        for index, lasts in enumerate(seconds)
+    ]  # fmt: skip
+    return make_status(2.0, 400, replicas=replicas, shards=shards)
+
+
+def test_the_longest_wait_is_shown_by_name_and_how_far_apart_clocks_are() -> None:
+    waits = Rates().view(waiting_status(3.1, 1.5)).waits
+    assert waits is not None
+    words = "replica-1 waits at shard 0 for 3.1 s: round 7 waits for replica-0 and replica-2"
+    assert waits.line() == f"clocks 117 to 124   {words}"
+    assert waits.line() in Rates().view(waiting_status(3.1, 1.5)).line()
+    steady = Rates().view(waiting_status(3.1, 3.2)).waits
+    assert steady == waits, "one of two that are for the same round, and not now this, now that"
+
+
+def test_a_wait_that_nobody_could_read_is_not_shown_and_no_line_comes_or_goes() -> None:
+    heights = set()
+    for seconds in (0.9, 1.1, 3.0):
+        view = Rates().view(waiting_status(seconds, 0.0))
+        assert view.waits is not None
+        assert (" waits " in view.waits.line()) == (seconds > 1.0)
+        console, out = make_console(100, no_color=True)
+        console.print(draw(view, 100))
+        heights.add(len(out.getvalue().splitlines()))
+    assert len(heights) == 1
+    together = Rates().view(waiting_status(0.0, clock_least=124)).waits
+    assert together is not None
+    assert together.line() == "clocks 124"
+    assert Rates().view(waiting_status(0.0, clock_least=0, clock_most=0)).waits is None
+
+
+def test_roles_know_ids_and_people_names() -> None:
+    names = {1: "one", 2: "two", 12: "twelve"}
+    for words, shown in (
+        ("round 3 waits for replica 2", "round 3 waits for two"),
+        ("replicas 1, 2 and 12 to finish 4 steps", "one, two and twelve to finish 4 steps"),
+        ("replicas 1, 2, 3 and 9 more to come", "one, two, replica 3 and 9 more to come"),
+        ("round 0 waits for 2 replicas (replicas=...)", None),
+    ):
+        assert named(words, names) == (shown or words)
 
 
 def test_sparklines() -> None:
@@ -306,6 +371,26 @@ def test_the_summary_has_a_row_for_everything() -> None:
     assert rows["replica 1"].endswith("restarted 2 times")
     assert rows["memory"] == "at most 65.0 MB in a coordinator, 61.0 MB in a shard"
     assert rows["storage"] == "disk full"
+
+
+def test_the_summary_says_who_waited_for_whom() -> None:
+    replicas = [
+        {"id": 1, "name": "a", "waited_s": {"push": 0.01, "round": 12.0, "work": 3.0}},
+        {"id": 2, "name": "b"},
+    ]
+    waits = {
+        "count": 1234, "unnamed_s": 2.0,
+        "pairs": [
+            {"replica": 1, "on": 2, "seconds": 75.0}, {"replica": 2, "on": 7, "seconds": 1.0},
+        ],
+    }  # fmt: skip
+    clocks = {"least": 5, "most": 1200, "spread_max": 3}
+    report = {**REPORT, "replicas": replicas, "waits": waits, "clocks": clocks}
+    rows = dict(summary(report))
+    assert rows["waits"] == "1,234: a for b 1:15, b for 7 1.0 s, for nobody by name 2.0 s"
+    assert rows["clocks"] == "5 to 1,200 steps, at most 3 apart"
+    assert rows["a"].endswith("waited for round 12.0 s, work 3.0 s")
+    assert "waits" not in dict(summary({**report, "waits": {**waits, "count": 0}}))
 
 
 def test_one_name_is_one_row() -> None:
