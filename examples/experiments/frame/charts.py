@@ -131,6 +131,8 @@ class Axis:
 
 def svg(chart: Chart) -> str:
     """The chart as an SVG element that needs nothing around it."""
+    if any(not one.points for one in chart.series):  # of a form that did not run them
+        chart = dataclasses.replace(chart, series=[one for one in chart.series if one.points])
     legend = _legend_rows(chart.series)
     top = TOP + LEGEND_ROW * len(legend)
     height = HEIGHT + LEGEND_ROW * max(0, len(legend) - 1)
