@@ -140,6 +140,8 @@ def _check_shard(policy: Policy, who: str) -> None:
     rule = _made(policy.shard, ShardRule, f"{who}: shard()")
     push = PushInfo(replica=1, clock=1, samples=1, norm=1.0)
     view = ClusterView(epoch=1, live=(1,), clocks={1: 1}, least_clock=1)
+    asks = f"{who}: due(view, now)"
+    _check_on(_made(lambda: rule.due(view, 0.0), (Wait, type(None)), asks), view, asks)
     where = f"{who}: announce(push, view)"
     decision = _made(lambda: rule.announce(push, view), _DECISIONS, where)
     if isinstance(decision, Accumulate) and not rule.combines:
@@ -154,8 +156,7 @@ def _check_shard(policy: Policy, who: str) -> None:
     _check_on(decision, view, where)
     _asked(f"{who}: arrived(push)", lambda: rule.arrived(push))
     _check_on(_made(lambda: rule.announce(push, view), _DECISIONS, where), view, where)
-    where = f"{who}: due(view, now)"
-    _check_on(_made(lambda: rule.due(view, 0.0), (Wait, type(None)), where), view, where)
+    _check_on(_made(lambda: rule.due(view, 0.0), (Wait, type(None)), asks), view, asks)
     other = policy.shard()
     state = _asked(f"{who}: export()", lambda: json.loads(json.dumps(rule.export())))
     _asked(f"{who}: load({state})", lambda: other.load(state))

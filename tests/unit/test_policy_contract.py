@@ -1,30 +1,31 @@
 """What holds for every policy: ours, and one that a user might write.
 
 A new policy is one more row in ``POLICIES``; settings of it that are worth their own run go into
-``SETTINGS``.
+``SETTINGS``. ``pydownpour/testing/policies.py`` has the contract.
 """
 
 from __future__ import annotations
 
-import json
-import random
-from collections import Counter
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 
 from pydownpour.policy import (
     POLICIES,
+    Accumulate,
     ClusterView,
+    Decision,
     NotYet,
     Policy,
     PushInfo,
+    ShardRule,
     Wait,
-    check,
-    from_wire,
 )
-from tests.fakes.policies import EveryFew
-from tests.reference.rounds import Play
+from pydownpour.testing import check_policy
+from pydownpour.testing.policies import CONTRACT, SEEDS
+from tests.fakes.policies import EveryFew, Few
 
 SETTINGS: Final[dict[str, list[dict[str, Any]]]] = {
     "hardsync": [{}, {"ordered": True}, {"combine": "sum", "replicas": 3}, {"by_samples": True}],
@@ -34,94 +35,113 @@ CASES: Final[list[Policy]] = [
     *(POLICIES[name](**case) for name in sorted(POLICIES) for case in SETTINGS.get(name, [{}])),
     EveryFew(),
 ]
-every_policy = pytest.mark.parametrize("policy", CASES, ids=repr)
 
 
-@every_policy
-def test_it_passes_the_check_and_survives_the_wire(policy: Policy) -> None:
-    check(policy)
-    settings = json.loads(json.dumps(policy.to_wire()))
-    assert from_wire(settings, lambda: type(policy)) == policy
+@pytest.mark.parametrize("promise", CONTRACT)
+@pytest.mark.parametrize("policy", CASES, ids=repr)
+def test_every_policy_keeps(policy: Policy, promise: str) -> None:
+    for seed in range(SEEDS):
+        CONTRACT[promise](policy, seed)
 
 
-@every_policy
-@pytest.mark.parametrize("seed", range(8))
-def test_every_gradient_is_in_one_update_and_everybody_ends(policy: Policy, seed: int) -> None:
-    play = Play(policy, members=4, steps=7, rng=random.Random(seed))
-    play.run()
-    told = Counter(who for update in [*play.updates, play.refused] for who in update)
-    assert set(told.values()) == {1}
-    assert play.open == []
-    assert {replica for replica, _ in told} == {1, 2, 3, 4}
+# -- policies that do not --------------------------------------------------------------------------
 
 
-def says_for_whom(answer: object, view: ClusterView) -> None:
-    """In words, and whoever is named by id is live."""
-    if isinstance(answer, Wait | NotYet):
-        assert answer.whom
-        assert set(answer.on) <= set(view.live)
-        assert list(answer.on) == sorted(set(answer.on))
+class Twice(Few):
+    def closed(self) -> None:
+        self._here = 0
 
 
-@every_policy
-@pytest.mark.parametrize("seed", range(8))
-def test_nobody_waits_for_the_dead(policy: Policy, seed: int) -> None:
-    """Whoever dies, with a push on its way or not: nobody names it, and the others end."""
-    rng = random.Random(seed)
-    play = Play(policy, members=4, steps=9, rng=rng)
-    for victim in rng.sample(play.members, 2):
-        for _ in range(rng.randint(0, 30)):
-            play.turn()
-        victim.is_live = False
-    while play.turn():
-        says_for_whom(play.rule.due(play.view(), 0.0), play.view())
-        for push in (one.open_push for one in play.members):
-            if push is not None:
-                says_for_whom(play.rule.announce(push, play.view()), play.view())
-    assert all(one.is_done or not one.is_live for one in play.members), play.words()
-    assert play.open == []
+class Barren(Few):
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        return None if self.round else super().due(view, now)
 
 
-@every_policy
-@pytest.mark.parametrize("seed", range(8))
-def test_a_rule_that_is_loaded_goes_on_as_the_other(policy: Policy, seed: int) -> None:
-    """Exported between any two events, and through JSON."""
-    one = Play(policy, members=3, steps=6, rng=random.Random(seed))
-    two = Play(policy, members=3, steps=6, rng=random.Random(seed))
-    moving = True
-    while moving:
-        moving = one.turn()
-        assert two.turn() == moving
-        fresh = policy.shard()
-        fresh.load(json.loads(json.dumps(two.rule.export())))
-        two.rule = fresh
-        assert one.rule.export() == two.rule.export()
-    assert one.updates == two.updates
+class Forever(Few):
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        return Wait("four gradients") if self._here < 4 else None
 
 
-@every_policy
-def test_asking_changes_nothing_and_waiting_says_for_whom(policy: Policy) -> None:
-    play = Play(policy, members=3, steps=6, rng=random.Random(3))
-    while True:
-        before = json.dumps(play.rule.export())
-        for member in play.members:
-            for made_for in range(play.rule.round + 1):
-                push = PushInfo(member.id, member.clock, 8, 1.0, made_for)
-                decision = play.rule.announce(push, play.view())
-                says_for_whom(decision, play.view())
-        says_for_whom(play.rule.due(play.view(), 0.0), play.view())
-        assert json.dumps(play.rule.export()) == before
-        if not play.turn():
-            break
+class Deaf(Few):
+    """Takes nothing of one replica, for ever."""
+
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        return NotYet("nobody") if push.replica == 4 else super().announce(push, view)
 
 
-@every_policy
-def test_halves_share_nothing(policy: Policy) -> None:
-    one, other = policy.shard(), policy.shard()
-    fresh = other.export()
-    push = PushInfo(1, 1, 8, 1.0)
-    one.announce(push, ClusterView(1, (1,)))
-    one.arrived(push)
-    if one.due(ClusterView(1, (1,)), 0.0) is None:
-        one.closed()
-    assert other.export() == fresh
+class Naming(Few):
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        found = super().due(view, now)
+        return dataclasses.replace(found, on=(1, 2, 3, 4)) if found and self.round else found
+
+
+class Counting(Few):
+    asked = 0
+
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        self.asked += 1
+        return super().announce(push, view)
+
+    def export(self) -> dict[str, Any]:
+        return {**super().export(), "asked": self.asked}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self.asked = state["asked"]
+
+
+class Silent(Few):
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        found = super().due(view, now)
+        return dataclasses.replace(found, whom="") if found else None
+
+
+SHARED: list[int] = []
+
+
+class Sharing(Few):
+    def arrived(self, push: PushInfo) -> None:
+        super().arrived(push)
+        SHARED.append(push.replica)
+
+    def export(self) -> dict[str, Any]:
+        return {**super().export(), "shared": list(SHARED)}
+
+
+def with_rule(kind: type[Few]) -> Policy:
+    @dataclasses.dataclass(frozen=True)
+    class Broken(EveryFew):
+        def shard(self) -> ShardRule:
+            return kind(self.count, self.staleness_power)
+
+    return Broken()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Twice, r"closed\(\) must count the round"),
+        (Barren, r"due\(\) closes a round without a gradient"),
+        (Forever, "in a round that nobody closes, as \\(replica, step\\)|nobody can move: four"),
+        (Deaf, "nobody can move"),
+        (Counting, r"announce\(\) and due\(\) change nothing"),
+        (Naming, r"it waits for \[.*\], and live are \["),
+        (Silent, "Wait says for whom it waits"),
+        (Sharing, "share their state|loaded"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_policy_that_breaks_it_is_told(kind: type[Few], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_policy(with_rule(kind))
+
+
+def test_the_refused_and_the_open_are_counted() -> None:
+    """A rule that accumulates into a round of its own invention."""
+
+    class Ahead(Few):
+        def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+            return Accumulate(self.round + (self.round > 0))
+
+    with pytest.raises(AssertionError, match="accumulates into round 2, open is 1"):
+        check_policy(with_rule(Ahead))
