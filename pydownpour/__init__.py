@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         WeightDecay,
         chain,
     )
+    from pydownpour.policy.bfasgd import BFASGD
     from pydownpour.policy.downpour import Downpour
     from pydownpour.policy.hard_sync import HardSync
     from pydownpour.replica.joining import join
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from pydownpour.sim.machines.host import LinkModel
 
 _HOMES = {
+    "BFASGD": "policy.bfasgd",
     "FASGD": "optimizers",
     "SGD": "optimizers",
     "Adagrad": "optimizers",
@@ -140,6 +142,7 @@ _HOMES = {
 """Where the names that load lazily live."""
 
 __all__ = [
+    "BFASGD",
     "FASGD",
     "SGD",
     "Adagrad",

@@ -178,6 +178,9 @@ class Optimizer:
     def history(self) -> int:
         """Past versions of the parameters that its parts look back at; 0: none does."""
     @property
+    def tells(self) -> bool:
+        """Whether a part of it has a deviation that replicas are told: fasgd has."""
+    @property
     def simd(self) -> str: ...
 
 def codecs() -> list[str]:
@@ -285,6 +288,13 @@ class Shard:
     def history(self) -> int:
         """Past versions of each fragment that it keeps for the optimizer's parts. Each is a
         retired block with all of its planes: as much memory as parameters and state again."""
+    @property
+    def tells(self) -> bool:
+        """As the optimizer's: there is a deviation."""
+    @property
+    def deviation(self) -> float:
+        """The mean over all elements of fasgd's v, as of the last updates; 0.0 without it. Added up
+        with each update in a fixed order: the same bits on every SIMD level."""
     @property
     def bases_gone(self) -> int:
         """Updates whose base version was kept no more: they saw the oldest that was."""

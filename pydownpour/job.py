@@ -193,6 +193,7 @@ class Job:
         self.optimizer = _checked_optimizer(optimizer)
         self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
         check_policy(self.policy)
+        _check_together(self.optimizer, self.policy)
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
         self.name = "job" if name is None else _checked_name(name)
         self.named = name is not None
@@ -307,6 +308,15 @@ def _checked_optimizer(optimizer: Part) -> Part:
         )
     _core.Optimizer(optimizer.parts())  # what shards cannot compile is said here, not there
     return optimizer
+
+
+def _check_together(optimizer: Part, policy: Policy) -> None:
+    if policy.needs_deviation and not _core.Optimizer(optimizer.parts()).tells:
+        raise ConfigError(
+            f"policy {policy.name} goes by how much gradients differ, and {optimizer.describe()} "
+            "does not tell: put dp.FASGD() before the rule, dp.chain(dp.FASGD(), dp.SGD(lr=...)), "
+            "or give the policy a fixed deviation"
+        )
 
 
 def _checked_norm(max_norm: float) -> float:

@@ -81,6 +81,8 @@ SETTINGS_MAX: Final = 64
 HISTORY_MAX: Final = 256
 """Past versions that a part of an optimizer may look back at: each is as much memory as parameters
 and state again, and a gradient that is more stale than that is not worth compensating."""
+DRAWS_MAX: Final = 16
+"""Random numbers that a policy's rule may want with each step: one for each thing it may leave."""
 PLANES_MAX: Final = 1024
 """Planes of a shard, past versions among them: ``SETTINGS_MAX`` parts with three planes each, and
 ``HISTORY_MAX`` versions, are 449."""

@@ -11,6 +11,7 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     pieces/combine.py     what becomes of pushes at a shard: a shard's whole half
     check.py       whether one can work, said before a job begins; back from the wire form
     table.py       those that ship, by name
+    bfasgd.py      B-FASGD: fetches by chance, where they are likely to be worth their bytes
     downpour.py    Downpour SGD: asynchronous, no barrier, no gate
     hard_sync.py   rounds: every live replica gives one gradient, their mean is one update
 

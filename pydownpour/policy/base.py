@@ -40,12 +40,18 @@ class ClusterView:
         least_clock: The smallest of them. It only grows: whoever joins, or takes part again, begins
             there. At a replica it is in steps of its own: what the slowest has finished when it
             itself had finished so many; negative if that was before it joined.
+        deviation: At a replica, the mean over all parameters of how much gradients differ, as
+            ``dp.FASGD`` at the shards has told it last; 0 without that.
+        draws: At a replica, as many numbers as its rule wants (``ReplicaRule.draws``), each drawn
+            for this step, at random and alike from [0, 1).
     """
 
     epoch: int = 0
     live: tuple[int, ...] = ()
     clocks: Mapping[int, int] = dataclasses.field(default_factory=dict)
     least_clock: int = 0
+    deviation: float = 0.0
+    draws: tuple[float, ...] = ()
 
 
 @final
@@ -104,12 +110,14 @@ class ReplicaRule(abc.ABC):
             ``limits.PUSHES_IN_FLIGHT_MAX`` and ``Limits.pushes_in_flight_size_max`` bound it, too.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: the optimizer's lr
             if that is plain SGD, else 0.
+        draws: How many random numbers it wants with each step: a rule has no chance of its own.
     """
 
     payload: str = "accrued"
     land: str = "replace"
     in_flight: int = 1
     local_rate: float | None = None
+    draws: int = 0
 
     @abc.abstractmethod
     def after_step(self, clock: int, view: ClusterView) -> Actions:
@@ -253,6 +261,11 @@ class Policy(abc.ABC):
     """
 
     name: ClassVar[str]
+
+    @property
+    def needs_deviation(self) -> bool:
+        """It decides by ``ClusterView.deviation``: the optimizer must have a part that tells it."""
+        return False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -133,7 +133,13 @@ def _check_replica(rule: ReplicaRule, who: str) -> None:
     rate = rule.local_rate
     if rate is not None and not (math.isfinite(rate) and rate >= 0):
         raise ConfigError(f"{who}: local_rate={rate!r} must be at least 0, or None")
-    _made(lambda: rule.after_step(0, ClusterView(epoch=1)), Actions, f"{who}: after_step(0, view)")
+    draws = rule.draws
+    if type(draws) is not int or not 0 <= draws <= limits.DRAWS_MAX:
+        raise ConfigError(
+            f"{who}: draws={draws!r} must be a whole number, 0 to {limits.DRAWS_MAX} (DRAWS_MAX)"
+        )
+    view = ClusterView(epoch=1, draws=(0.5,) * draws)
+    _made(lambda: rule.after_step(0, view), Actions, f"{who}: after_step(0, view)")
 
 
 def _check_shard(policy: Policy, who: str) -> None:

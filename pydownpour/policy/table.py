@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pydownpour.policy.base import Policy
+from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (Downpour, HardSync)}
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (BFASGD, Downpour, HardSync)}
 """What every process can build by itself from a name and settings."""

@@ -142,3 +142,9 @@ class Fetcher:
         """Of the least clocks that shards have told: the smallest and the largest."""
         told = [link.view.least_clock for link in self._links]
         return min(told), max(told)
+
+    def deviation(self) -> float:
+        """The mean over all parameters of what the shards' optimizers tell."""
+        links = self._links
+        total = sum(link.view.deviation * link.entry.len for link in links)
+        return total / sum(link.entry.len for link in links)

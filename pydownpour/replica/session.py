@@ -52,7 +52,7 @@ class Session:
     Args:
         coordination: With a coordinator that has taken us in.
         access: Token and TLS, for shards.
-        rng: Randomness of the pauses between connections.
+        rng: Randomness of the pauses between connections, and of what the policy leaves to chance.
 
     Attributes:
         progress: The user side's counts, for heartbeats.
@@ -61,7 +61,7 @@ class Session:
     def __init__(self, coordination: Coordination, access: Access, rng: random.Random) -> None:
         joined, layout = coordination.joined, coordination.layout
         self.coordination, self.standing = coordination, coordination.standing
-        self.joined, self.layout = joined, layout
+        self.joined, self.layout, self.rng = joined, layout, rng
         staging = layout.zeros()
         fragments = len(fragments_of(0, layout.len, joined.fragment_len))
         versions: NDArray[np.uint64] = np.zeros(fragments, np.uint64)

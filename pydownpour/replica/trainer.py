@@ -163,7 +163,11 @@ class Trainer:
         least, most = self.fetcher.least_clocks()
         self._head_start = max(self._head_start, most - self.steps)
         epoch = self.session.coordination.shard_map.epoch
-        return ClusterView(epoch=epoch, least_clock=least - self._head_start)
+        draws = tuple(self.session.rng.random() for _ in range(self.rule.draws))
+        deviation = self.fetcher.deviation() if draws else 0.0
+        return ClusterView(
+            epoch, least_clock=least - self._head_start, deviation=deviation, draws=draws
+        )
 
     @property
     def told_clock(self) -> int:

@@ -139,6 +139,7 @@ class Rounds:
 
     def __init__(self, rule: ShardRule, store: _core.Shard, limits: Limits = DEFAULT) -> None:
         self._rule, self._store, self._limits = rule, store, limits
+        self._tells = store.tells
         self.epoch = 0
         self._clocks = Clocks()
         self._view = ClusterView()
@@ -178,6 +179,8 @@ class Rounds:
         shown, least, round = self._shown, self._clocks.least, self._rule.round
         if shown.least_clock != least or shown.round != round or shown.epoch != self.epoch:
             shown = self._shown = View(self.epoch, least, round)
+        if self._tells:
+            return shown._replace(deviation=self._store.deviation)
         return shown
 
     @property

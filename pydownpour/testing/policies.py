@@ -141,7 +141,9 @@ class Play:
         elif m.fetches:
             m.base, m.fetches = self.rule.round, False
         else:
-            actions = m.rule.after_step(m.clock, ClusterView(1))
+            draws = tuple(self.rng.random() for _ in range(m.rule.draws))
+            view = ClusterView(1, deviation=self.rng.random(), draws=draws)
+            actions = m.rule.after_step(m.clock, view)
             m.clock += 1
             if actions.push:
                 m.open_push = PushInfo(m.id, m.clock, 8, 1.0, m.base)

@@ -42,8 +42,8 @@ A replica's clock is the steps it has finished. At a shard it is so far when eve
 steps has all of its answers from there: when a push has, or when a FETCH says so, for steps that
 no push carries.
 
-A view is the epoch of the shard map, the least clock of the live replicas, and the rounds closed
-here (u64 each).
+A view is the epoch of the shard map, the least clock of the live replicas, the rounds closed here
+(u64 each), and the mean deviation that the optimizer has found here (f64).
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
-RECEIPT: Final = struct.Struct("<QQQQQ")
+RECEIPT: Final = struct.Struct("<QQQQQd")
 FETCH_NOTICE: Final = struct.Struct("<QQQ")
-VIEW: Final = struct.Struct("<QQQ")
+VIEW: Final = struct.Struct("<QQQd")
 F32, U32 = struct.Struct("<f"), struct.Struct("<I")
 ACK_LAST: Final = 1
 """Flag of an ACK: the announced run is complete."""
@@ -161,11 +161,13 @@ class View(NamedTuple):
         epoch: Of the shard map.
         least_clock: The least clock of a live replica at this shard. It only grows.
         round: Rounds closed at this shard.
+        deviation: Mean over the shard's parameters of what its optimizer tells; 0 if it tells none.
     """
 
     epoch: int = 0
     least_clock: int = 0
     round: int = 0
+    deviation: float = 0.0
 
     def encode(self) -> bytes:
         """As in the payload of a frame."""
@@ -176,11 +178,17 @@ class View(NamedTuple):
         """From the beginning of a payload.
 
         Raises:
-            RemoteProtocolError: it is too short.
+            RemoteProtocolError: it is too short, or a number is none that a shard can mean.
         """
         if len(payload) < VIEW.size:
             raise RemoteProtocolError(f"a view of {len(payload)} bytes, expected {VIEW.size}")
-        return cls(*VIEW.unpack_from(payload))
+        return _meant(cls(*VIEW.unpack_from(payload)))
+
+
+def _meant(view: View) -> View:
+    if not 0 <= view.deviation < math.inf:
+        raise RemoteProtocolError(f"a view with a deviation of {view.deviation}")
+    return view
 
 
 NO_VIEW: Final = View()
@@ -288,10 +296,10 @@ def receipt(frame: _core.Frame) -> Receipt:
         raise RemoteProtocolError(
             f"ACK payload of {len(payload)} bytes, expected at least {RECEIPT.size}"
         )
-    applied, staleness, epoch, least_clock, round = RECEIPT.unpack_from(payload)
+    applied, staleness, *view = RECEIPT.unpack_from(payload)
     if applied > frame.count:
         raise RemoteProtocolError(f"ACK of {frame.count} records, of which {applied} were applied")
-    return Receipt(applied, staleness, View(epoch, least_clock, round))
+    return Receipt(applied, staleness, _meant(View(*view)))
 
 
 def refuse(*, push: int, fragment: int, count: int, code: Code, words: str) -> bytes:

@@ -158,3 +158,43 @@ def test_equal_to_the_twin(
         store.read_plane(index, values)
         # Equal to the bit, but for the sign of a zero, which numpy's clamp may choose otherwise.
         np.testing.assert_array_equal(values, plane, err_msg=f"plane {index} of {parts}")
+    names = [name for name, _ in parts]
+    assert optimizer.tells == ("fasgd" in names)
+    mean = 0.0
+    if optimizer.tells:
+        before = names[: names.index("fasgd")]
+        v = planes[1 + sum(slow.PLANES.get(name, 0) for name in before) + 2]
+        mean = v.astype("f8").mean()
+    assert store.deviation == pytest.approx(mean, rel=1e-12)
+
+
+def test_what_replicas_are_told_has_the_same_bits_however_it_came_about() -> None:
+    """On every level, added up with each update or when the plane is loaded."""
+    parts = [
+        ("trace", {"decay": 0.5}),
+        ("fasgd", {"gamma": 0.9, "beta": 0.5, "eps": 1e-6, "initial": 0.3}),
+        ("sgd", {"lr": 0.1}),
+    ]
+
+    def store(level: str) -> _core.Shard:
+        return _core.Shard(
+            len=5000,
+            stripe_len=2048,
+            fragment_len=4096,
+            optimizer=_core.Optimizer(parts, simd=level),
+        )
+
+    found = set()
+    for level in LEVELS:
+        one, other = store(level), store(level)
+        assert one.deviation == pytest.approx(np.float32(0.3), rel=1e-12)
+        for i in range(5):
+            one.apply(0, arrays(i, 4096), _core.DTYPE_F32)
+            one.apply(1, arrays(i, 904), _core.DTYPE_F32)
+        plane = np.empty(5000, "f4")
+        for index in range(5):
+            one.read_plane(index, plane)
+            other.load_plane(index, plane)
+        assert one.deviation == other.deviation
+        found.add(one.deviation)
+    assert len(found) == 1

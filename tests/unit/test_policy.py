@@ -58,7 +58,7 @@ def test_settings_out_of_range_are_named(settings: dict[str, Any], word: str) ->
 
 
 def test_unknown_policies_and_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown policy 'swim'; known are downpour"):
+    with pytest.raises(ConfigError, match=r"unknown policy 'swim'; known are bfasgd"):
         from_wire({"name": "swim"})
     with pytest.raises(ConfigError, match="unknown settings speed"):
         from_wire({"name": "downpour", "speed": 3})

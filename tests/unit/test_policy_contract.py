@@ -28,6 +28,7 @@ from pydownpour.testing.policies import CONTRACT, SEEDS
 from tests.fakes.policies import EveryFew, Few
 
 SETTINGS: Final[dict[str, list[dict[str, Any]]]] = {
+    "bfasgd": [{}, {"c_fetch": 0.5}, {"c_fetch": 0.0, "overlap": True}, {"deviation": 0.001}],
     "hardsync": [{}, {"ordered": True}, {"combine": "sum", "replicas": 3}, {"by_samples": True}],
     "downpour": [{}, {"push_every": 3, "fetch_every": 2}, {"overlap": False, "land": "keep"}],
 }

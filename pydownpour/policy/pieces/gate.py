@@ -63,6 +63,7 @@ class Stepping(ReplicaRule):
         self.payload, self.land = payload.payload, payload.land
         self.local_rate = payload.local_rate
         self.in_flight = gate.in_flight
+        self.draws = schedule.draws
 
     def after_step(self, clock: int, view: ClusterView) -> Actions:
         return self._gate.after(self._schedule.turn(clock, view), clock, view)

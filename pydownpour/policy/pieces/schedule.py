@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, NamedTuple, Protocol, final
+from typing import ClassVar, Final, NamedTuple, Protocol, final
 
 from pydownpour.policy.base import ClusterView
 
@@ -16,7 +16,14 @@ class Turn(NamedTuple):
 
 
 class Schedule(Protocol):
-    """Says after each step what it is time for."""
+    """Says after each step what it is time for.
+
+    Attributes:
+        draws: How many random numbers it wants with each step.
+    """
+
+    @property
+    def draws(self) -> int: ...
 
     def turn(self, clock: int, view: ClusterView) -> Turn:
         """After step number ``clock`` (the first step is 0)."""
@@ -33,10 +40,36 @@ class Every:
 
     push: int = 1
     fetch: int = 1
+    draws: ClassVar[int] = 0
 
     def turn(self, clock: int, view: ClusterView) -> Turn:
         """As the class says."""
         return Turn(clock % self.push == 0, (clock + 1) % self.fetch == 0)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Thrift:
+    """Push after each step; fetch where it is likely to be worth its bytes.
+
+    A fetch is asked for when ``r < 1 / (1 + cost / (deviation + eps))``, r drawn alike from [0, 1):
+    the more gradients differ, and the less it costs, the more likely. Odena 2016, section 2.3.
+
+    Attributes:
+        cost: Of a fetch, in deviations; 0 fetches always.
+        eps: Keeps the chance above 0 where gradients do not differ at all, > 0.
+        deviation: In place of what the view says; None: that.
+    """
+
+    cost: float
+    eps: float
+    deviation: float | None = None
+    draws: ClassVar[int] = 1
+
+    def turn(self, clock: int, view: ClusterView) -> Turn:
+        """As the class says."""
+        deviation = view.deviation if self.deviation is None else self.deviation
+        return Turn(True, view.draws[0] < 1 / (1 + self.cost / (deviation + self.eps)))
 
 
 EVERY_STEP: Final = Every()

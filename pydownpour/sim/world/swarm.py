@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydownpour.codecs import Int8
 from pydownpour.limits import DEFAULT, KIB
 from pydownpour.policy import Policy
+from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.sim.checks.base import Check
@@ -63,11 +64,16 @@ def _downpour(rng: random.Random) -> Downpour:
     )
 
 
+def _bfasgd(rng: random.Random) -> Policy:
+    return BFASGD(c_fetch=rng.choice((0.0, 1.0, 4.0)), deviation=1.0, overlap=rng.random() < 0.5)
+
+
 def _hard_sync(rng: random.Random) -> Policy:
     return HardSync(combine="sum", ordered=rng.random() < 0.4)
 
 
 DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
+    "bfasgd": _bfasgd,
     "downpour": _downpour,
     "hardsync": _hard_sync,
 }

@@ -27,6 +27,7 @@ pub struct Optimizer {
     level: Level,
     planes: usize,
     history: usize,
+    tells: bool,
 }
 
 impl Optimizer {
@@ -45,7 +46,8 @@ impl Optimizer {
             let level = simd.map_or(Ok(Level::best()), numbers::level)?;
             let compiled = optimizer::Optimizer::compile(&parts, Some(level))?;
             let (planes, history) = (compiled.planes(), compiled.history());
-            Ok(Self { parts, level, planes, history })
+            let tells = compiled.told().is_some();
+            Ok(Self { parts, level, planes, history, tells })
         })
     }
 
@@ -59,6 +61,12 @@ impl Optimizer {
     #[getter]
     fn history(&self) -> usize {
         self.history
+    }
+
+    /// Whether a part of it tells replicas of a deviation.
+    #[getter]
+    fn tells(&self) -> bool {
+        self.tells
     }
 
     /// The instruction set it was compiled for.
@@ -205,6 +213,18 @@ impl Shard {
     #[getter]
     fn history(&self) -> usize {
         self.store().history()
+    }
+
+    /// Whether the optimizer tells replicas of a deviation.
+    #[getter]
+    fn tells(&self) -> bool {
+        self.store().optimizer().told().is_some()
+    }
+
+    /// The mean of what a part of the optimizer tells replicas, or 0.
+    #[getter]
+    fn deviation(&self) -> f64 {
+        self.store().deviation()
     }
 
     /// Updates whose base version was kept no more.

@@ -85,6 +85,34 @@ fn inspect<E: Element>(level: Level, values: &[E]) -> Check {
     Check { count, first_index, sum_of_squares }
 }
 
+/// The sum of all elements, in f64, in the order of [`check`].
+pub(crate) fn sum(level: Level, values: &[f32]) -> f64 {
+    level.run(Sum { values })
+}
+
+struct Sum<'a> {
+    values: &'a [f32],
+}
+
+impl Kernel for Sum<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let mut sums = [0.0_f64; LANES];
+        let (chunks, tail) = self.values.as_chunks::<LANES>();
+        for chunk in chunks {
+            for lane in 0..LANES {
+                sums[lane] += f64::from(chunk[lane]);
+            }
+        }
+        for lane in 0..tail.len() {
+            sums[lane] += f64::from(tail[lane]);
+        }
+        total(&sums)
+    }
+}
+
 /// The sum of all squares.
 struct Squares<'a, E> {
     values: &'a [E],

@@ -35,6 +35,7 @@ mod neon;
 pub(crate) use bypass::Bypass;
 pub use cast::cast;
 pub(crate) use cast::widen;
+pub(crate) use check::sum;
 pub use check::{Check, check, zeros};
 pub use combine::{accumulate, step};
 pub(crate) use combine::{add_scaled, are_finite};

@@ -9,6 +9,7 @@ pub(super) trait CompiledChange: Send + Sync {
     fn name(&self) -> &'static str;
     fn planes(&self) -> usize;
     fn initial(&self, plane: usize) -> f32;
+    fn told(&self) -> Option<usize>;
     fn history(&self) -> usize;
     /// Change the gradient in place; returns the largest magnitude bits of the new state.
     fn change(
@@ -39,6 +40,10 @@ impl<const PLANES: usize, C: Change<PLANES>> CompiledChange for Boxed<PLANES, C>
 
     fn initial(&self, plane: usize) -> f32 {
         self.0.initial()[plane]
+    }
+
+    fn told(&self) -> Option<usize> {
+        self.0.told()
     }
 
     fn history(&self) -> usize {

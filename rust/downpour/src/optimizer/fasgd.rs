@@ -55,6 +55,11 @@ impl Change<3> for Fasgd {
         [0.0, 0.0, self.initial]
     }
 
+    /// `v`: what decides whether a fetch or a push is worth its bytes.
+    fn told(self) -> Option<usize> {
+        Some(2)
+    }
+
     fn term(self, context: Context) -> f32 {
         single(float(context.staleness.max(1)))
     }

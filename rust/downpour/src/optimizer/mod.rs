@@ -59,7 +59,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::kernel::Level;
+use crate::kernel::{Level, sum};
 use crate::number::{NumberError, Numbers};
 use change::{CompiledChange, scaled};
 pub(crate) use part::Context;
@@ -215,6 +215,23 @@ impl Optimizer {
         self.rule.state - 1 + self.rule.part.planes()
     }
 
+    /// The plane whose mean replicas are told: 1 is the first of the state.
+    #[must_use]
+    pub fn told(&self) -> Option<usize> {
+        let told = |placed: &Placed<dyn CompiledChange>| Some(placed.state + placed.part.told()?);
+        self.changes.iter().find_map(told)
+    }
+
+    /// The sum of that plane over the first `len` elements of a stripe; added up as
+    /// [`update`](Self::update) does.
+    pub(crate) fn sum_told(&self, planes: &[f32], stride: usize, len: usize) -> f64 {
+        let Some(plane) = self.told() else {
+            return 0.0;
+        };
+        let pieces = planes[plane * stride..][..len].chunks(PIECE);
+        pieces.fold(0.0, |total, piece| total + sum(self.level, piece))
+    }
+
     /// Versions of the parameters, before the newest, that a store must remember for its parts.
     #[must_use]
     pub fn history(&self) -> usize {
@@ -246,17 +263,19 @@ impl Optimizer {
         Prepared { context, terms: self.rule.part.terms(context) }
     }
 
-    /// Compute new planes from old ones and a gradient; says whether all of it stayed finite.
-    pub(crate) fn update(&self, prepared: Prepared, stripe: Stripe<'_>) -> Worst {
+    /// Compute new planes from old ones and a gradient; says whether all of it stayed finite, and
+    /// the sum of the plane that is told, while it is in the nearest cache.
+    pub(crate) fn update(&self, prepared: Prepared, stripe: Stripe<'_>) -> (Worst, f64) {
         let Prepared { context, terms } = prepared;
         let Stripe { old, new, stride, gradient, scale, before, bypass } = stripe;
         if self.changes.is_empty() {
             let state = self.rule.state;
             let window = Window { old, new, stride, start: 0, state, before, bypass };
-            return self.rule.part.update(self.level, terms, window, gradient, scale);
+            return (self.rule.part.update(self.level, terms, window, gradient, scale), 0.0);
         }
         let mut buffer = [0.0_f32; PIECE];
         let mut worst = Worst::default();
+        let (told, mut total) = (self.told(), 0.0);
         for (index, source) in gradient.chunks(PIECE).enumerate() {
             let start = index * PIECE;
             let piece = &mut buffer[..source.len()];
@@ -269,8 +288,11 @@ impl Optimizer {
             let window = Window { old, new, stride, start, state, before, bypass };
             let by_rule = self.rule.part.update(self.level, terms, window, piece, 1.0);
             worst.result = worst.result.max(by_rule.result);
+            if let Some(plane) = told {
+                total += sum(self.level, &new[plane * stride + start..][..piece.len()]);
+            }
         }
-        worst
+        (worst, total)
     }
 }
 

@@ -86,6 +86,11 @@ pub(super) trait Change<const PLANES: usize>: Copy + Send + Sync + 'static {
         1.0
     }
 
+    /// The plane of its state whose mean replicas are told, if there is one.
+    fn told(self) -> Option<usize> {
+        None
+    }
+
     /// Versions of the parameters, before the newest, that it must be shown; 0: it looks at none.
     fn history(self) -> usize {
         0

@@ -24,6 +24,8 @@ pub(super) struct Fragment {
     lsn: AtomicU64,
     /// Training samples behind the updates.
     samples: AtomicU64,
+    /// The sum of the plane that replicas are told of, as bits of an f64.
+    told: AtomicU64,
     claim: Mutex<Owned>,
 }
 
@@ -45,6 +47,7 @@ impl Fragment {
             version: AtomicU64::new(0),
             lsn: AtomicU64::new(0),
             samples: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             claim: Mutex::new(Owned { accumulator: None, history }),
         }
     }
@@ -95,6 +98,18 @@ impl Fragment {
     pub(super) fn samples(&self) -> u64 {
         // ORDERING: Relaxed; written under the claim only, and nothing else depends on it.
         self.samples.load(Ordering::Relaxed)
+    }
+
+    /// The sum of the plane that replicas are told of.
+    pub(super) fn told(&self) -> f64 {
+        // ORDERING: Relaxed, as in `samples`.
+        f64::from_bits(self.told.load(Ordering::Relaxed))
+    }
+
+    /// Set it. Claim holder only.
+    pub(super) fn tell(&self, sum: f64) {
+        // ORDERING: Relaxed, as in `samples`.
+        self.told.store(sum.to_bits(), Ordering::Relaxed);
     }
 
     /// Set the counters when restoring. Claim holder only.

@@ -1,5 +1,7 @@
 //! Setting and copying planes: initial values, restoring, reading out.
 
+use std::ops::Range;
+
 use super::sync::Ordering;
 use super::{Store, StoreError};
 
@@ -29,7 +31,25 @@ impl Store {
             }
             stripe += 1;
         }
+        if Some(plane) == self.optimizer.told() && start < stop {
+            let fragment_len = self.geometry.fragment_len;
+            self.recount(start / fragment_len..stop.div_ceil(fragment_len));
+        }
         Ok(())
+    }
+
+    /// Add up again what replicas are told of.
+    fn recount(&self, fragments: Range<usize>) {
+        for fragment in fragments {
+            let _claim = self.fragments[fragment].claim();
+            let mut told = 0.0;
+            for stripe in self.geometry.fragment_stripes(fragment) {
+                let len = self.geometry.stripe_range(stripe).len();
+                let held = self.words.borrow(stripe);
+                told += self.optimizer.sum_told(held.planes(), self.stride, len);
+            }
+            self.fragments[fragment].tell(told);
+        }
     }
 
     /// Copy elements `start..start + target.len()` of a plane, stripe by stripe. Of a version that
@@ -114,6 +134,9 @@ impl Store {
                     plane.fill(*value);
                 }
             })?;
+        }
+        if self.optimizer.told().is_some() {
+            self.recount(0..self.fragments());
         }
         Ok(())
     }

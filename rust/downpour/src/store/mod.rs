@@ -231,6 +231,20 @@ impl Store {
         self.fragments[fragment].samples()
     }
 
+    /// The mean over all elements of what the optimizer tells replicas: of FASGD the deviation; 0
+    /// if no part of it tells anything.
+    ///
+    /// A few loads a fragment: it is added up with each update.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "lengths stay far below 2^53")]
+    pub fn deviation(&self) -> f64 {
+        if self.optimizer.told().is_none() {
+            return 0.0;
+        }
+        let told = self.fragments.iter().map(Fragment::told);
+        told.fold(0.0, |sum, one| sum + one) / self.geometry.len as f64
+    }
+
     /// The LSN of a fragment's last update, 0 if it has none.
     ///
     /// It may be one that is being published and that [`lsn`](Self::lsn) does not count yet; what

@@ -132,7 +132,7 @@ impl Store {
         let old: Vec<_> = stripes.clone().map(|stripe| self.words.borrow(stripe)).collect();
         // The new blocks; dropped, and so put back, on every early return.
         let mut fresh = Vec::with_capacity(stripes.len());
-        let mut worst = Worst::default();
+        let (mut worst, mut told) = (Worst::default(), 0.0);
         for (place, (stripe, old)) in stripes.clone().zip(&old).enumerate() {
             let range = self.geometry.stripe_range(stripe);
             let part = gradient.slice(range.start - start, range.end - start);
@@ -143,7 +143,7 @@ impl Store {
                 &planes[..self.stride]
             });
             let mut new = self.spare()?;
-            worst = worst.and(self.optimizer.update(
+            let (of_stripe, sum) = self.optimizer.update(
                 prepared,
                 Stripe {
                     old: old.planes(),
@@ -154,7 +154,8 @@ impl Store {
                     before,
                     bypass: self.bypass,
                 },
-            ));
+            );
+            (worst, told) = (worst.and(of_stripe), told + sum);
             fresh.push(new);
             if !worst.gradient_finite() {
                 return Err(self.refuse_gradient(gradient, scale));
@@ -173,6 +174,7 @@ impl Store {
         if let (Some(history), Some(old)) = (history, old) {
             self.remember(history, old, staleness);
         }
+        shared.tell(told);
         let version_before = shared.published(lsn, samples);
         self.order.published(lsn);
         Ok(Applied { lsn, version_before })
