@@ -823,14 +823,16 @@ class JobState:
             return
         stats = [member.stats for member in self.members]
         steps = sum(s.steps for s in stats)
-        dropped, refused = (
+        dropped, refused, silent = (
             sum(s.gradients_dropped for s in stats),
             sum(s.pushes_refused for s in stats),
+            sum(s.pushes_silent for s in stats),
         )
         self.outcome = "failed"
         self._why = clip(
             f"{self._why}, but no gradient was applied: {steps} steps were taken, {dropped} of "
             f"their gradients held NaN, infinite or too large values, {refused} pushes were refused"
+            + (f", and of {silent} the codec had nothing to say" if silent else "")
             + ("" if steps else "; call replica.step (and await it in an async def)")
         )
 

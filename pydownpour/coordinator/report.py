@@ -3,8 +3,10 @@
 Who counts what. Replicas count what they sent and what was acknowledged to them; shards count what
 they applied, so the two sides check each other: after a clean end ``sent`` = ``applied`` +
 ``refused``. A push has a part at every shard; it counts as applied once, by the shard that applied
-the most. When a replica was killed its last words are missing: what shards applied was sent, so
-``sent`` is at least that, and ``unheard`` of it no replica has told.
+the most. Where a codec leaves fragments out, other shards may have applied others: then all that is
+known is that it is at least what one shard applied, and at most what all did. When a replica was
+killed its last words are missing: what shards applied was sent, so ``sent`` is at least that, and
+``unheard`` of it no replica has told.
 """
 
 from __future__ import annotations
@@ -147,13 +149,17 @@ def _work(job: JobState) -> dict[str, Any] | None:
 
 def _pushes(counts: list[ReplicaStats], places: list[Place]) -> dict[str, int]:
     told = sum(c.pushes_sent for c in counts)
-    applied = max((place.stats.pushes for place in places), default=0)
+    acked = sum(c.pushes_acked for c in counts)
+    by_shards = [place.stats.pushes for place in places] or [0]
+    most = sum(by_shards) if any(c.records_left_out for c in counts) else max(by_shards)
+    applied = min(max(max(by_shards), acked), most)
     return {
         "sent": max(told, applied),
-        "acked": sum(c.pushes_acked for c in counts),
+        "acked": acked,
         "applied": applied,
         "duplicate": max((place.stats.pushes_duplicate for place in places), default=0),
         "refused": sum(c.pushes_refused for c in counts),
+        "silent": sum(c.pushes_silent for c in counts),
         "unheard": max(applied - told, 0),
     }
 
@@ -168,6 +174,8 @@ def _gradients(job: JobState, counts: list[ReplicaStats]) -> dict[str, Any]:
         "codec": codec.describe() if (codec := job.declared.codec) is not None else "none",
         "values_overflowed": sum(c.values_overflowed for c in counts),
         "values_underflowed": sum(c.values_underflowed for c in counts),
+        "fragments_left_out": sum(c.records_left_out for c in counts),
+        "payload_bytes": sum(c.payload_bytes for c in counts),
     }
 
 

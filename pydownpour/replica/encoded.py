@@ -46,9 +46,12 @@ class EncodedPush:
         stride: Without a codec, bytes from one frame to the next.
         fragments: How many the layout has.
         gradient: With a codec, the gradient itself: what is refused gives back by it.
+
+    Attributes:
+        left_out: The fragments that have no frame, ascending.
     """
 
-    __slots__ = ("_ends", "_memory", "_view", "fragments", "gradient", "stride")
+    __slots__ = ("_ends", "_memory", "_view", "fragments", "gradient", "left_out", "stride")
 
     def __init__(
         self, size: int, stride: int, fragments: int, gradient: Flat | None = None
@@ -59,10 +62,13 @@ class EncodedPush:
         self.stride, self.fragments = stride, fragments
         self._ends: list[int] | None = None
         """With a codec, where each fragment's frame ends, and the next one begins."""
+        self.left_out: list[int] = []
 
     def encoded(self, ends: list[int]) -> None:
         """A codec has encoded all of it: where each fragment's frame ends."""
         self._ends = ends
+        begins = (0, *ends)
+        self.left_out = [one for one, end in enumerate(ends) if end == begins[one]]
 
     @property
     def memory(self) -> NDArray[np.uint8]:
@@ -76,12 +82,11 @@ class EncodedPush:
             return self._view[first * self.stride : (first + count) * self.stride]
         return self._view[ends[first - 1] if first else 0 : ends[first + count - 1]]
 
-    def left_out(self, fragments: range) -> list[int]:
-        """Which of some fragments have no frame."""
-        ends = self._ends
-        if ends is None:
-            return []
-        return [one for one in fragments if ends[one] == (ends[one - 1] if one else 0)]
+    @property
+    def payload_size(self) -> int:
+        """Bytes of all frames without their headers."""
+        size = len(self._view) if self._ends is None else self._ends[-1]
+        return size - limits.HEADER_SIZE * (self.fragments - len(self.left_out))
 
 
 @final
@@ -131,6 +136,7 @@ class Encoder:
     Args:
         layout: The job's.
         joined: Who we are, how long a fragment is, and what gradients travel as.
+        leaves_out: Fragments of which a codec has nothing to say are not sent.
 
     Attributes:
         fragments: Of the layout.
@@ -140,8 +146,9 @@ class Encoder:
         residual: What earlier pushes lacked, (elements of the layout,) float32; None without codec.
     """
 
-    def __init__(self, layout: Layout, joined: Joined) -> None:
+    def __init__(self, layout: Layout, joined: Joined, *, leaves_out: bool = False) -> None:
         self._layout, self._joined = layout, joined
+        self.leaves_out = leaves_out
         self._names = [spec.name for spec in layout.arrays]
         self._starts = [spec.start for spec in layout.arrays]
         self._gather = _core.Gather([spec.shape for spec in layout.arrays])
@@ -205,6 +212,7 @@ class Encoder:
             versions=base,
             codec=self._codec,
             residual=self.residual,
+            leaves_out=self.leaves_out,
         )
         if self._codec is not None:
             room.encoded(found.ends)

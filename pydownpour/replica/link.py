@@ -172,9 +172,13 @@ class Link:
     # -- what the session asks -----------------------------------------------------------------
 
     def push(self, push: Push) -> None:
-        """Queue this shard's portion of a push."""
+        """Queue this shard's portion of a push; one without records is answered already."""
         portion = Portion(push, self.fragments)
         push.portions.append(portion)
+        if portion.open == 0:
+            push.open_portions -= 1
+            self.tell(push.clock)
+            return
         self.queue.append(portion)
         if self._idle is None or not self._write_at_once(self._idle):
             self._wake.set()
@@ -410,6 +414,8 @@ class Link:
     def _asked(self, request: int) -> Asked:
         """What the fetch in progress asks for, from now on."""
         now, heard, notice = self._fetching, self._heard, self._settled_notice()
+        if self._to_tell <= notice.clock:
+            self._told, self._to_tell = max(self._told, self._to_tell), 0
         now.begun_at = Age(
             heard.lsn, max(heard.round, notice.rounds), max(heard.clock, notice.least_clock)
         )

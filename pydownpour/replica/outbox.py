@@ -28,6 +28,9 @@ class Outbox:
         open: Pushes without a definite answer from every shard, by index, oldest first.
         settled: Pushes that have one. The user's thread reads it.
         acked, refused: Those that were applied; those of which a shard refused records.
+        silent: Pushes that had nothing to say and were not sent.
+        records_left_out, payload_bytes: Fragments of which nothing was to be said, and what the
+            records of the others carry, without headers and however often they are sent.
         refused_in_a_row: Pushes not applied since the last one that was; and why the last was not.
         staleness: Of those that were applied.
         not_applied: Lease -> why a gradient of its unit was not applied, until the unit is
@@ -39,7 +42,8 @@ class Outbox:
         self._links, self._standing = links, standing
         self.open: dict[int, Push] = {}
         self.settled = 0
-        self.acked = self.refused = self.refused_in_a_row = 0
+        self.acked = self.silent = self.refused = self.refused_in_a_row = 0
+        self.records_left_out = self.payload_bytes = 0
         self.last_refusal = ""
         self.staleness = Histogram()
         self.not_applied: dict[int, str] = {}
@@ -53,7 +57,9 @@ class Outbox:
     def push(self, push: Push) -> None:
         """Send a push to every shard in the background. Its buffer is ours until settled.
 
-        One that cannot be sent is settled at once, in its turn: nobody has applied it.
+        One that cannot be sent is settled at once, in its turn: nobody has applied it. So is one
+        that has nothing to say: all of its gradient is in the residual, as a part of every other's
+        is, and what is said of it later is applied with a later push.
         """
         self._newest = push.index
         if push.reason:
@@ -63,7 +69,12 @@ class Outbox:
         self.open[push.index] = push
         for link in self._links:
             link.push(push)
+        push.is_silent = push.open_portions == 0
+        self.records_left_out += len(push.encoded.left_out)
+        self.payload_bytes += push.encoded.payload_size
         self.on_push(push)
+        if push.is_silent:
+            self.answered(push)
 
     def answered(self, push: Push) -> None:
         """A shard has answered for some of it."""
@@ -82,12 +93,17 @@ class Outbox:
             words = "" if push.by_policy else push.reason
             for lease in push.leases:
                 self.not_applied[lease] = self.not_applied.get(lease) or words
+        elif push.is_silent:
+            self.silent += 1
         else:
             self.acked += 1
             self.refused_in_a_row = 0
             self.staleness.add(push.staleness)
         push.is_settled = True
         if push.refused_fragments and push.encoded.gradient is not None:
+            encoded = push.encoded
+            if len(push.refused_fragments) + len(encoded.left_out) == encoded.fragments:
+                push.refused_fragments += encoded.left_out  # nothing of its gradient counts
             self._refused.append(push)
         self._standing.changed()
 

@@ -49,6 +49,7 @@ class Push:
         portions: Its records at each shard, once the links have it.
         open_portions: Shards that have not answered for all their records.
         is_settled: Every record has its definite answer, or none was sent.
+        is_silent: It has no record: there was nothing to say, and no shard hears of it.
         refused: Records refused, over all shards.
         superseded: Those of them that were for a version which others have changed.
         staleness: The largest reported.
@@ -68,6 +69,7 @@ class Push:
     portions: list[Portion] = dataclasses.field(default_factory=list)
     open_portions: int = 0
     is_settled: bool = False
+    is_silent: bool = False
     refused: int = 0
     superseded: int = 0
     staleness: int = 0
@@ -83,7 +85,10 @@ SETTLED: Final = 2
 
 @final
 class Portion:
-    """A push at one shard: the records of its fragments first .. first + count - 1."""
+    """A push at one shard: the records of its fragments first .. first + count - 1.
+
+    Fragments that the push leaves out have no record: they are settled from the beginning.
+    """
 
     __slots__ = ("_doubt", "_state", "count", "encoded", "first", "number", "open", "push")
 
@@ -96,6 +101,10 @@ class Portion:
         """Records without a definite answer."""
         self._state = bytearray(self.count)
         """What each record is: TO_SEND, ON_ITS_WAY or SETTLED."""
+        for fragment in self.encoded.left_out:
+            if fragment in fragments:
+                self._state[fragment - self.first] = SETTLED
+                self.open -= 1
         self._doubt = bytearray(self.count)
         """1 for a record that was sent before, with an answer that may have been lost."""
 

@@ -199,9 +199,13 @@ class Session:
 
     def statistics(self) -> ReplicaStats:
         """The user side's counts and ours."""
-        outbox = self.outbox
+        outbox, progress = self.outbox, self.progress()
         return msgspec.structs.replace(
-            self.progress(),
+            progress,
+            pushes_sent=max(progress.pushes_sent - outbox.silent, 0),
+            pushes_silent=outbox.silent,
+            records_left_out=outbox.records_left_out,
+            payload_bytes=outbox.payload_bytes,
             pushes_acked=outbox.acked,
             pushes_refused=outbox.refused,
             records_duplicate=sum(link.duplicates for link in self.links),

@@ -72,12 +72,15 @@ class Trainer:
         self.guard = Guard()
         self.work = joined.work
         users = (lambda: policy) if policy is not None else None
-        self.rule = from_wire(joined.policy, users).replica()
+        adopted = from_wire(joined.policy, users)
+        self.rule = adopted.replica()
         rate = self.rule.local_rate
         self._rate = local_rate(joined.optimizer) if rate is None else rate
         self.copy = LocalCopy(session.layout, self.rule.land)
         self.accrual = Accrual(session.layout)
-        self.encoder = Encoder(session.layout, joined)
+        # A round waits for each replica's push, and divides by those that each fragment has.
+        leaves_out = not adopted.shard().combines
+        self.encoder = Encoder(session.layout, joined, leaves_out=leaves_out)
         fitting = session.coordination.limits.pushes_in_flight_size_max // self.encoder.size
         self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.memory = PushMemory(self.encoder, self.in_flight_max)

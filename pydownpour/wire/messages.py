@@ -266,6 +266,13 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     pushes_sent: Count = 0
     pushes_acked: Count = 0
     pushes_refused: Count = 0
+    pushes_silent: Count = 0
+    """Pushes of which the job's codec had nothing to say: they were not sent, and their gradients
+    are in the residual."""
+    records_left_out: Count = 0
+    """Fragments of pushes of which it had nothing to say, those of silent pushes among them."""
+    payload_bytes: Count = 0
+    """What the records of all pushes carry, without frames and however often they are sent."""
     gradients_dropped: Count = 0
     """Steps whose gradient held NaN or Inf, was too large for the wire's dtype, or was in a push
     whose norm is above the job's ``max_norm``: never pushed."""

@@ -132,7 +132,7 @@ FRAGMENT_FIELDS: Final = (
 def renumber(encoded: EncodedPush, number: int) -> EncodedPush:
     """The same records of another push."""
     data = b""
-    for frame in _core.scan_frames(encoded.memory):
+    for frame in _core.scan_frames(encoded.frames(0, encoded.fragments)):
         names = (
             "kind",
             "codec",
@@ -460,6 +460,25 @@ def what_was_sent_stays_in_the_residual(patch: Patch) -> None:
     patch.setattr(Encoder, "encode", repeating)
 
 
+def what_is_left_out_is_waited_for(patch: Patch) -> None:
+    begin = Portion.__init__
+
+    def __init__(self: Portion, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.open = self.count
+
+    patch.setattr(Portion, "__init__", __init__)
+
+
+def what_a_shard_never_heard_of_is_called_settled(patch: Patch) -> None:
+    """Of pushes that have nothing for it, too."""
+
+    def first_open(self: Link) -> int:
+        return self.queue[0].number if self.queue else self._answered + 1
+
+    patch.setattr(Link, "first_open", property(first_open))
+
+
 def users_own(seed: int, plan: str) -> World:
     """A world of the sample oracle with a policy that nobody here knows."""
     return swarm.counted(seed, plan, policy=EveryFew(count=7, staleness_power=0.0))
@@ -584,5 +603,9 @@ MUTATIONS: Final = (
     Mutation("a residual is dropped", ("calm",), what_a_codec_leaves_is_dropped, ("keeps",)),
     Mutation("a residual is sent twice", ("calm",), what_was_sent_stays_in_the_residual,
              ("keeps",)),
+    Mutation("what is left out is waited for", ("calm",), what_is_left_out_is_waited_for,
+             ("ends well",), swarm.sparse),
+    Mutation("what it never heard of is settled", ("calm",),
+             what_a_shard_never_heard_of_is_called_settled, ("ends well",), swarm.sparse),
     Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
 )  # fmt: skip

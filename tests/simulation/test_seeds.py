@@ -87,6 +87,18 @@ def test_what_is_recorded_was_applied(plan: str) -> None:
     assert recorded >= COUNTED
 
 
+@pytest.mark.parametrize("plan", [name for name in PLANS if not PLANS[name].is_doom])
+def test_pushes_that_leave_fragments_out(plan: str) -> None:
+    left_out = silent = 0
+    for seed in range(FIRST, FIRST + COUNTED):
+        world = swarm.sparse(seed, plan).run()
+        assert not world.checks.violations, f"sparse seed {seed}, {plan}: {world.checks.violations}"
+        left_out += world.report["gradients"]["fragments_left_out"]
+        silent += world.report["pushes"]["silent"]
+    assert left_out >= 10 * COUNTED
+    assert silent > 0
+
+
 def a_users_own(seed: int, plan: str) -> World:
     """A world with a policy that is none of ours, and one of the two oracles."""
     world = swarm.world if seed % 2 else swarm.counted

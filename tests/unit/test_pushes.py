@@ -101,3 +101,23 @@ def test_only_a_record_that_was_sent_before_can_be_a_duplicate() -> None:
     assert (portion.in_doubt(11, 1), portion.in_doubt(12, 3), portion.in_doubt(15, 2)) == (0, 3, 0)
     portion.rewind()
     assert portion.in_doubt(11, 6) == 5
+
+
+@given(count=st.integers(1, 40), left_out=st.sets(st.integers(0, 60)))
+def test_what_a_push_leaves_out_is_settled_and_never_sent(count: int, left_out: set[int]) -> None:
+    encoded = EncodedPush(128 * 60, 128, 60)
+    sizes = [0 if fragment in left_out else 64 + fragment for fragment in range(60)]
+    encoded.encoded([sum(sizes[: fragment + 1]) for fragment in range(60)])
+    assert encoded.payload_size == sum(set(range(60)) - left_out)
+    portion = Portion(Push(1, encoded, Base(rounds=(4,)), 1, 1, 0.0), range(11, 11 + count))
+    there = [fragment for fragment in range(11, 11 + count) if fragment not in left_out]
+    assert portion.open == len(there)
+    sent = [fragment for first, n in runs(portion) for fragment in range(first, first + n)]
+    assert sent == there
+    for fragment in there:
+        assert not portion.is_settled(fragment)
+        assert len(encoded.frames(fragment, 1)) == 64 + fragment
+    portion.rewind()
+    assert [f for first, n in runs(portion) for f in range(first, first + n)] == there
+    assert portion.settle(11, count) == len(there)
+    assert portion.open == 0

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import _core
-from pydownpour.codecs import Int8, compiled
+from pydownpour.codecs import Int8, Threshold, compiled
 from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
@@ -117,7 +117,7 @@ class Oracle:
         width: int = 256,
         policy: Policy | None = None,
         rng: random.Random | None = None,
-        codec: Int8 | None = None,
+        codec: Int8 | Threshold | None = None,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
         if policy.replica().local_rate != 0:
@@ -143,16 +143,21 @@ class Oracle:
         """Elements that must stay as they are, and whose incarnation is fenced."""
         accrued = policy.push_every if isinstance(policy, Downpour) else 1
         self._codec = compiled(None if codec is None else codec.entry())
-        self._block = 0 if codec is None else codec.block
-        marks, anchors = parameters / width, parameters / self._block if codec else 0.0
-        norm = math.sqrt(marks * 4 + anchors * ANCHOR**2) if codec else accrued * math.sqrt(marks)
+        self._mark = self._one
+        marks = accrued * accrued * parameters / width
+        if isinstance(codec, Int8):
+            self._block, self._mark = codec.block, self._one_among_anchors
+            marks = parameters / width * 4 + parameters / codec.block * ANCHOR**2
+        elif isinstance(codec, Threshold):
+            self._quantum, self._mark = codec.tau, self._some_of_some
+            marks = parameters / width * codec.tau**2
         self.job = Job(
             parameters={"marks": np.zeros(parameters, np.float32)},
             optimizer=SGD(lr=1.0),
             policy=policy,
             data=Work(pushes, unit=unit, shuffle=False),
             # Each push is just small enough, and nothing else is.
-            max_norm=norm,
+            max_norm=math.sqrt(marks),
             codec=codec,
             name="oracle",
         )
@@ -161,20 +166,32 @@ class Oracle:
     # -- the job -----------------------------------------------------------------------------------
 
     def gradient(self) -> dict[str, NDArray[np.float32]]:
-        """The next push: -1 at its places.
-
-        With a codec each block has an anchor that makes its scale 1, and a mark is -1.5: it travels
-        as -2, or -1 where the last one there left +0.5. So what is applied is still whole, and what
-        is left is exact.
-        """
+        """The next push: -1 at its places; with a codec something that it sends as whole ones."""
         gradient = np.zeros(len(self.low), np.float32)
-        place = self._next % self.width
-        if self._block:
-            gradient[:: self._block] = -ANCHOR
-            place += place % self._block == 0
-        gradient[place :: self.width] = -1.5 if self._block else -1.0
+        self._mark(gradient, self._next % self.width)
         self._next += 1
         return {"marks": gradient}
+
+    def _one(self, gradient: NDArray[np.float32], place: int) -> None:
+        gradient[place :: self.width] = -1.0
+
+    def _one_among_anchors(self, gradient: NDArray[np.float32], place: int) -> None:
+        """For int8: each block has an anchor that makes its scale 1, and a mark is -1.5.
+
+        It travels as -2, or -1 where the last one there left +0.5. So what is applied is still
+        whole, and what is left is exact.
+        """
+        gradient[:: self._block] = -ANCHOR
+        gradient[place + (place % self._block == 0) :: self.width] = -1.5
+
+    def _some_of_some(self, gradient: NDArray[np.float32], place: int) -> None:
+        """For a threshold: of its places a third is sent, and a third is not large enough.
+
+        So most fragments are left out, and of some pushes there is nothing to say.
+        """
+        places = gradient[place :: self.width]
+        places[self._next % 3 :: 3] = -1.5 * self._quantum
+        places[(self._next + 1) % 3 :: 3] = -0.625 * self._quantum
 
     async def train(self, replica: Any) -> None:
         """What each replica runs."""
@@ -230,10 +247,11 @@ class Oracle:
 
     def _received(self, push: Push, length: int) -> NDArray[np.float32]:
         """What a shard makes of a push's bytes, which are of float32 or a codec's."""
-        frames, codec = _core.scan_frames(push.encoded.memory), self._codec
+        whole = push.encoded.frames(0, push.encoded.fragments)
+        frames, codec = _core.scan_frames(whole), self._codec
         if codec is None:
             return np.concatenate([np.frombuffer(frame.payload, np.float32) for frame in frames])
-        received = np.empty(len(self.low), np.float32)
+        received = np.zeros(len(self.low), np.float32)
         pieces = np.split(received, range(length, len(received), length))
         for frame in frames:
             codec.decode(frame.payload, pieces[frame.fragment])

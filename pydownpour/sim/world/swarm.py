@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pydownpour.codecs import Int8
+from pydownpour.codecs import Int8, Threshold
 from pydownpour.limits import DEFAULT, KIB
 from pydownpour.policy import Policy
 from pydownpour.policy.bfasgd import BFASGD
@@ -48,8 +48,11 @@ SMALL_LIMITS: Final = (
 )
 """Several records a push, several acknowledgements and writes for each; connections that are given
 up while a fault lasts, and not long after it."""
-CODEC_SHARE: Final = 0.3
-"""Of the worlds in which each push is of one gradient."""
+CODEC_SHARES: Final[tuple[tuple[float, Int8 | Threshold], ...]] = (
+    (0.3, Int8(block=16)),
+    (0.5, Threshold(tau=1.0)),
+)
+"""Of the worlds in which each push is of one gradient, up to where they have which codec."""
 EARLY_BACKUPS: Final[dict[str, Any]] = {"backup_min_s": 0.3, "backup_blind_s": 2.0}
 """Units are lent twice while a fault lasts."""
 
@@ -96,10 +99,12 @@ def world(
     trace: Trace | None = None,
     policy: Policy | None = None,
     checks: Sequence[type[Check]] = (),
+    codec: Int8 | Threshold | None = None,
 ) -> World:
     """The world of a seed under a plan, not yet run.
 
-    ``policy``: another than the drawn one. ``checks``: more of them.
+    ``policy``: another than the drawn one. ``checks``: more of them. ``codec``: another than the
+    drawn one; each push is then of one gradient.
     """
     rng = random.Random(f"{seed}/shape")
     replicas, pushes = rng.randint(2, 4), rng.randint(20, 30)
@@ -111,18 +116,26 @@ def world(
     unit, parameters = rng.randint(1, 4), rng.choice((512, 2048, 8192))
     drawn = _downpour(rng)
     # Drawn apart, so that it changes nothing else; each push of one gradient.
-    with_codec = policy is None and drawn.push_every == 1
-    with_codec = with_codec and random.Random(f"{seed}/codec").random() < CODEC_SHARE
+    if codec is not None:
+        drawn = dataclasses.replace(drawn, push_every=1)
+    elif policy is None and drawn.push_every == 1:
+        place = random.Random(f"{seed}/codec").random()
+        codec = next((codec for share, codec in CODEC_SHARES if place < share), None)
     oracle = Oracle(
         pushes=pushes,
         unit=unit,
         parameters=parameters,
         policy=policy or drawn,
         rng=random.Random(f"{seed}/fetches"),
-        codec=Int8(block=16) if with_codec else None,
+        codec=codec,
     )
     settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
     return World(oracle.job, settings, trace, oracle=oracle, checks=checks)
+
+
+def sparse(seed: int, name: str, trace: Trace | None = None) -> World:
+    """As :func:`world`, with pushes that leave most fragments out, and some all of them."""
+    return world(seed, name, trace, codec=Threshold(tau=1.0))
 
 
 def counted(

@@ -1,0 +1,161 @@
+"""Pushes that leave fragments out, end to end: what shards apply is what the twin says, to the bit.
+
+Every number is a small multiple of 1/64, so no sum rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pydownpour as dp
+from pydownpour.limits import DEFAULT, KIB
+from pydownpour.policy import Policy
+from tests.e2e.stage import Stage
+from tests.reference import codecs
+from tests.reference.codecs import Array
+
+LENGTH = 3001
+STEPS = 24
+FRAGMENT_LEN = 256
+FRAGMENTS = -(-LENGTH // FRAGMENT_LEN)
+TAU = 2.0
+SMALL = dataclasses.replace(DEFAULT, fragment_size=KIB, ack_every_fragments=2)
+
+
+def gradient(step: int) -> Array:
+    """A little of everything, much in two places, and in each fourth step nothing at all."""
+    values = np.full(LENGTH, 1 / 64 if step % 2 else -1 / 32, np.float32)
+    if step % 4 != 3:
+        values[(step * 401) % LENGTH :][:3] += 2.5
+        values[(step * 997) % LENGTH :][: 8 if step % 4 else 200] -= 3.25
+    return values
+
+
+def sequentially(lr: float) -> tuple[Array, Array, list[list[bytes]]]:
+    """The parameters, what is left, and the payloads of each push, fragment by fragment."""
+    twin = codecs.Threshold(TAU)
+    cuts = range(FRAGMENT_LEN, LENGTH, FRAGMENT_LEN)
+    w, residual = np.zeros(LENGTH, "f4"), np.zeros(LENGTH, "f4")
+    payloads: list[list[bytes]] = []
+    for step in range(STEPS):
+        payloads.append([])
+        pieces = zip(*(np.split(a, cuts) for a in (w, residual, gradient(step))), strict=True)
+        for w_piece, left, g in pieces:
+            data, left[:] = codecs.encode(twin, g, left)
+            w_piece -= np.float32(lr) * twin.decode(data, len(g))
+            payloads[-1].append(data)
+    return w, residual, payloads
+
+
+def job_of(**settings: Any) -> dp.Job:
+    job = dp.Job(
+        parameters={"w": np.zeros(LENGTH, np.float32)},
+        optimizer=dp.SGD(lr=0.5),
+        data=dp.Work(STEPS, unit=STEPS, shuffle=False),
+        codec=dp.Threshold(tau=TAU),
+        **settings,
+    )
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for batch in unit.batches(1):
+                await replica.step({"w": gradient(int(batch[0]))})
+
+    return job
+
+
+def two_in_flight() -> dp.Downpour:
+    return dp.Downpour(in_flight=2, local_rate=0.0)
+
+
+@pytest.mark.parametrize("policy", [dp.Downpour(overlap=False), two_in_flight()], ids=["1", "2"])
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_what_says_nothing_is_left_out_and_the_rest_is_the_twin_to_the_bit(
+    policy: Policy, shards: int, tmp_path: Path
+) -> None:
+    job = job_of(policy=policy)
+    async with Stage(job, tmp_path / "run", shards=shards, limits=SMALL) as stage:
+        await stage.replica()
+    w, residual, payloads = sequentially(lr=0.5)
+    np.testing.assert_array_equal(stage.parameters()["w"], w)
+    total = sum(gradient(step) for step in range(STEPS))
+    np.testing.assert_array_equal(residual - 2 * w, total)  # sum(sent) + residual
+    report = stage.report
+    assert report["audit"] == []
+    sizes = [[len(data) for data in push] for push in payloads]
+    silent = sum(not any(push) for push in sizes)
+    left_out = sum(push.count(0) for push in sizes)
+    assert silent == STEPS // 4
+    assert STEPS * FRAGMENTS / 2 < left_out < STEPS * FRAGMENTS
+    pushes, gradients = report["pushes"], report["gradients"]
+    assert (pushes["silent"], gradients["fragments_left_out"]) == (silent, left_out)
+    assert pushes["sent"] == pushes["acked"] == pushes["applied"] == STEPS - silent
+    assert gradients["payload_bytes"] == sum(map(sum, sizes))
+    assert report["records"]["applied"] == STEPS * FRAGMENTS - left_out
+    # With all frames and announcements, and the fetches asked for, much less than one dense push.
+    assert report["replicas"][0]["bytes_sent"] < STEPS * LENGTH * 4 / 10
+
+
+async def test_rounds_get_every_fragment_whether_it_says_something_or_not(tmp_path: Path) -> None:
+    """A round waits for each replica's push, and divides by those that each fragment has."""
+    job = job_of(policy=dp.HardSync(replicas=1))
+    async with Stage(job, tmp_path / "run", shards=2, limits=SMALL) as stage:
+        await stage.replica()
+    w, _, payloads = sequentially(lr=0.5)
+    np.testing.assert_array_equal(stage.parameters()["w"], w)
+    gradients = stage.report["gradients"]
+    assert gradients["fragments_left_out"] == stage.report["pushes"]["silent"] == 0
+    assert gradients["payload_bytes"] == sum(len(data) for push in payloads for data in push)
+    # Each was added, and each was applied.
+    assert stage.report["records"]["applied"] == 2 * STEPS * FRAGMENTS
+
+
+async def test_a_push_refused_for_its_norm_gives_back_what_it_left_out_too(tmp_path: Path) -> None:
+    """The gradient is dropped: nothing of it comes later, from no fragment."""
+    job = dp.Job(
+        parameters={"w": np.zeros(LENGTH, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        policy=dp.Downpour(overlap=False),
+        codec=dp.Threshold(tau=TAU),
+        max_norm=TAU * math.sqrt(10),
+    )
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        values = np.full(LENGTH, 0.5, np.float32)
+        values[:11] = 8.0
+        await replica.step({"w": values})  # eleven quanta are too many
+        values = np.zeros(LENGTH, np.float32)
+        values[0], values[-1] = 2.5, 1.75
+        await replica.step({"w": values})
+
+    async with Stage(job, tmp_path / "run", shards=2, limits=SMALL) as stage:
+        await stage.replica()
+    assert np.flatnonzero(stage.parameters()["w"]).tolist() == [0]
+    assert stage.parameters()["w"][0] == -TAU
+    assert stage.report["gradients"]["dropped"] == 1
+
+
+async def test_a_job_whose_codec_has_nothing_to_say_has_failed_and_says_why(tmp_path: Path) -> None:
+    job = dp.Job(
+        parameters={"w": np.zeros(LENGTH, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        codec=dp.Threshold(tau=1000.0),
+    )
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        for step in range(5):
+            await replica.step({"w": gradient(step)})
+
+    async with Stage(job, tmp_path / "run", limits=SMALL) as stage:
+        await stage.replica()
+    assert stage.report["state"] == "failed"
+    assert "of 5 the codec had nothing to say" in stage.report["reason"]
