@@ -15,7 +15,7 @@ from typing import Final
 WIDTH, HEIGHT = 560, 330
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 46
 LEGEND_ROW: Final = 17
-GLYPH: Final = 6.4
+GLYPH: Final = 6.9
 """Mean width of a letter, for the room that legends and labels need."""
 
 COLOURS: Final = ("#3b82c4", "#e07b39", "#2e9e6b", "#c0559b", "#8a7f2d", "#7a6fd0", "#d04a4a")
@@ -123,10 +123,12 @@ class Axis:
 
     def _log_ticks(self) -> list[float]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        decades = [10.0**i for i in range(first, last + 1)]
-        inside = [m * d for d in decades for m in (1, 2, 5) if self.low <= m * d <= self.high]
-        few = inside if len(decades) <= 3 else [d for d in decades if self.low <= d <= self.high]
-        return few if len(few) >= 2 else [self.low, self.high]
+        grid = [m * 10.0**i for i in range(first, last + 1) for m in (1, 2, 5)]
+        below = [value for value in grid if value <= self.low * 1.0001]
+        above = [value for value in grid if value >= self.high * 0.9999]
+        inside = [value for value in grid if below[-1] <= value <= above[0]]
+        whole = [10.0**i for i in range(first, last + 1) if below[-1] <= 10.0**i <= above[0]]
+        return inside if len(inside) <= 7 else whole
 
 
 def svg(chart: Chart) -> str:

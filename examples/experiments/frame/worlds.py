@@ -147,11 +147,19 @@ def figures(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def curve(report: dict[str, Any], metric: str) -> list[list[float]]:
-    """[seconds, metric] at the end of each pass."""
+    """[seconds since work began, metric] at the end of each pass."""
+    began = report["seconds_total"] - report["seconds"]
     found = report["evaluations"]
-    return [[e["at_s"], e["metrics"][metric]] for e in found if metric in e["metrics"]]
+    return [[e["at_s"] - began, e["metrics"][metric]] for e in found if metric in e["metrics"]]
 
 
 def time_to(falling: list[list[float]], target: float) -> float:
-    """When a curve that falls first was below a target, in its own seconds; infinite if never."""
-    return next((at for at, value in falling if value < target), math.inf)
+    """When a curve first falls below a target, on the line between its points; or infinite."""
+    before_s, before = 0.0, math.inf
+    for at_s, value in falling:
+        if value < target:
+            if not math.isfinite(before):
+                return at_s
+            return before_s + (at_s - before_s) * (before - target) / (before - value)
+        before_s, before = at_s, value
+    return math.inf
