@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from pydownpour.policy.bfasgd import BFASGD
     from pydownpour.policy.downpour import Downpour
     from pydownpour.policy.hard_sync import HardSync
+    from pydownpour.policy.ssp import SSP
     from pydownpour.replica.joining import join
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
@@ -118,6 +119,7 @@ _HOMES = {
     "Downpour": "policy.downpour",
     "GapAware": "optimizers",
     "HardSync": "policy.hard_sync",
+    "SSP": "policy.ssp",
     "Int8": "codecs",
     "Job": "job",
     "Limits": "limits",
@@ -145,6 +147,7 @@ __all__ = [
     "BFASGD",
     "FASGD",
     "SGD",
+    "SSP",
     "Adagrad",
     "Adam",
     "AdamW",

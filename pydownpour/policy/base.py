@@ -40,6 +40,8 @@ class ClusterView:
         least_clock: The smallest of them. It only grows: whoever joins, or takes part again, begins
             there. At a replica it is in steps of its own: what the slowest has finished when it
             itself had finished so many; negative if that was before it joined.
+        copy_clock: At a replica, in the same steps: what every live replica had finished of is in
+            its copy when the next step begins, if that waits for nothing.
         deviation: At a replica, the mean over all parameters of how much gradients differ, as
             ``dp.FASGD`` at the shards has told it last; 0 without that.
         draws: At a replica, as many numbers as its rule wants (``ReplicaRule.draws``), each drawn
@@ -50,6 +52,7 @@ class ClusterView:
     live: tuple[int, ...] = ()
     clocks: Mapping[int, int] = dataclasses.field(default_factory=dict)
     least_clock: int = 0
+    copy_clock: int = 0
     deviation: float = 0.0
     draws: tuple[float, ...] = ()
 

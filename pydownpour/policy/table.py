@@ -6,6 +6,13 @@ from pydownpour.policy.base import Policy
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.ssp import SSP
 
-POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in (BFASGD, Downpour, HardSync)}
+_OURS: tuple[type[Policy], ...] = (
+    BFASGD,
+    Downpour,
+    HardSync,
+    SSP,
+)
+POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _OURS}
 """What every process can build by itself from a name and settings."""

@@ -35,11 +35,13 @@ class Gate:
         rounds: At each shard, that it has closed so many; empty: none.
         least_clock: That every live replica's clock is so far.
         clock: The steps that this replica has finished, which each shard is told.
+        apart: No push of this replica is on its way to a shard meanwhile.
     """
 
     rounds: tuple[int, ...] = ()
     least_clock: int = 0
     clock: int = 0
+    apart: bool = False
 
     def at(self, shard: int) -> FetchNotice:
         """What a shard is told."""
@@ -94,7 +96,7 @@ class Fetcher:
         if not self._coming:
             self._coming = len(self._links)
             for i, link in enumerate(self._links):
-                link.fetch(gate.at(i))
+                link.fetch(gate.at(i), apart=gate.apart)
 
     def tell(self, clock: int) -> None:
         """Shards shall know that this replica has finished so many steps."""
@@ -136,7 +138,13 @@ class Fetcher:
 
     def base(self) -> Base:
         """What ``staging`` holds."""
-        return Base(self._versions.copy(), tuple(link.known.round for link in self._links))
+        rounds = tuple(link.known.round for link in self._links)
+        return Base(self._versions.copy(), rounds, self.clock)
+
+    @property
+    def clock(self) -> int:
+        """Every live replica's pushes of its first so many steps are in ``staging``."""
+        return min(link.known.clock for link in self._links)
 
     def least_clocks(self) -> tuple[int, int]:
         """Of the least clocks that shards have told: the smallest and the largest."""

@@ -69,12 +69,15 @@ class _Fetching:
 
     Attributes:
         notice: What its answer waits for, and the steps that we had finished when it was asked for.
+        behind: The last push that goes before it; later ones wait until it is done. None: pushes
+            are on their way meanwhile.
         first: The fragment its next attempt begins with: those before it have landed.
         floor: The age of what has landed, once an attempt was cut off.
         begun_at: The age that the answer to its last attempt began with, at least.
     """
 
     notice: FetchNotice = NO_GATE
+    behind: int | None = None
     first: int = 0
     floor: Age | None = None
     begun_at: Age = Age()  # noqa: RUF009  a tuple of numbers
@@ -136,8 +139,8 @@ class Link:
         self.connected = False
         """The shard has taken us in."""
         self._wake = asyncio.Event()
-        self._answered = 0
-        """The newest push that this shard has answered wholly."""
+        self._newest = self._answered = 0
+        """The newest push that was queued; and that this shard has answered wholly."""
         self._fetches = 0
         self.on_answered: Callable[[Push], object] = lambda push: None
         self.on_fetched: Callable[[], object] = lambda: None
@@ -180,18 +183,21 @@ class Link:
             self.tell(push.clock)
             return
         self.queue.append(portion)
+        self._newest = push.index
         if self._idle is None or not self._write_at_once(self._idle):
             self._wake.set()
 
-    def fetch(self, notice: FetchNotice = NO_GATE) -> None:
+    def fetch(self, notice: FetchNotice = NO_GATE, *, apart: bool = False) -> None:
         """Bring ``values`` and ``versions`` up to the shard's state; ``on_fetched`` says when.
 
         That is its state when what ``notice`` waits for is so; its ``clock`` are the steps that we
-        have finished, wherever their pushes are. At most one is under way.
+        have finished, wherever their pushes are. ``apart``: pushes that we have queued have their
+        answers before it is asked for, and later ones wait until it is done. At most one is under
+        way.
         """
         self._fetches += 1
         self.fetch_wanted, self.fetch_sent = self._fetches, False
-        self._fetching = _Fetching(notice)
+        self._fetching = _Fetching(notice, self._newest if apart else None)
         if self._idle is None or not self._fetch_at_once(self._idle):
             self._wake.set()
 
@@ -401,6 +407,9 @@ class Link:
         """
         if self.fetch_sent:
             return False
+        behind = self._fetching.behind
+        if behind is not None:
+            return not self.queue or self.queue[0].number > behind
         in_turn = self._fetching.notice.waits and not transport.is_pipelined
         return not (in_turn and any(portion.next_run() for portion in self.queue))
 
@@ -423,7 +432,8 @@ class Link:
 
     def _fetch_at_once(self, transport: Transport) -> bool:
         """As a push that finds the link idle."""
-        if self.fetch_wanted is not None and not self._wake.is_set():
+        if not self._wake.is_set() and self._may_fetch(transport):
+            assert self.fetch_wanted is not None
             self.fetch_sent = transport.fetch_at_once(self._asked(self.fetch_wanted))
         return self.fetch_sent
 
@@ -461,7 +471,10 @@ class Link:
         """The next records to announce: (portion, fragment, count), or None."""
         if self._held_until and asyncio.get_running_loop().time() < self._held_until:
             return None
+        behind = self._fetching.behind if self.fetch_wanted is not None else None
         for portion in self.queue:
+            if behind is not None and portion.number > behind:
+                return None
             run = portion.next_run()
             if run is not None:
                 fragment, count = run
@@ -565,6 +578,8 @@ class Link:
         floor = self._fetching.floor
         self.known = max(self.known, age if floor is None else floor)
         self.fetch_wanted = None
+        if self.queue:
+            self._wake.set()  # for pushes that waited for it
         self.on_fetched()
 
     def _refused(self, frame: _core.Frame) -> None:
@@ -647,5 +662,5 @@ class Link:
                 self._answered = max(self._answered, portion.number)
                 push.open_portions -= 1
             self.on_answered(push)
-        if self.queue or self._to_tell:
+        if self.queue or self._to_tell or self.fetch_wanted is not None:
             self._wake.set()

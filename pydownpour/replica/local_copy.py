@@ -24,7 +24,8 @@ class LocalCopy:
 
     Args:
         layout: The job's.
-        landing: What a fetch does to it: ``replace`` or ``keep`` (its own progress since the last).
+        landing: What a fetch does to it: ``replace``, ``keep`` (its own progress since the last) or
+            ``redo`` (its own steps since it was asked for).
 
     Attributes:
         parameters: The arrays, by name.
@@ -35,6 +36,8 @@ class LocalCopy:
         self.flat: Flat = layout.zeros()
         self._anchor = layout.zeros() if landing == "keep" else None
         """What the last fetch brought, where the copy's own progress since then is kept."""
+        self._since = layout.zeros() if landing == "redo" else None
+        """Own steps since the fetch that comes next was asked for."""
         self._views = layout.views(self.flat)
         self._foreign = {
             spec.name: np.zeros(spec.shape, numpy_dtype(spec.dtype))
@@ -45,8 +48,10 @@ class LocalCopy:
         self.base = Base()
 
     def land(self, values: Flat, base: Base) -> None:
-        """Take what was fetched: replace the copy, or keep what it gained by itself."""
-        if self._anchor is None:
+        """Take what was fetched: replace the copy, keep what it gained by itself, or redo that."""
+        if self._since is not None:
+            np.add(values, self._since, out=self.flat)
+        elif self._anchor is None:
             np.copyto(self.flat, values)
         else:
             np.subtract(values, self._anchor, out=self._anchor)
@@ -58,7 +63,14 @@ class LocalCopy:
     def step(self, gradient: _core.Arrays, rate: float) -> None:
         """Move it by one gradient: the local step between fetches."""
         gradient.step(self.flat, rate)
+        if self._since is not None:
+            gradient.step(self._since, rate)
         self._round_foreign()
+
+    def asked(self) -> None:
+        """A fetch is about to be asked for: what was stepped until now, it will bring."""
+        if self._since is not None:
+            self._since.fill(0.0)
 
     def _round_foreign(self) -> None:
         for name, array in self._foreign.items():

@@ -13,6 +13,8 @@
     gradient      4                 only with a codec: what a refusal gives back    EncodedPush
     anchor        4                 only if a landing keeps the copy's own          LocalCopy
                                     progress: what the last fetch brought
+    since         4                 only if a landing redoes the copy's own steps:  LocalCopy
+                                    those since a fetch was asked for
     other dtypes  the array's       only of arrays that are not float32             LocalCopy
 
 So a replica that pushes after each step holds three times its parameters, and one that accrues four

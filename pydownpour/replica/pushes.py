@@ -24,6 +24,7 @@ class Base:
     Attributes:
         versions: Of all fragments of the layout.
         rounds: Per shard, the rounds it had closed.
+        clock: Every live replica's pushes of its first so many steps are in it, as shards count.
 
     Shapes:
         versions: (fragments of the layout,) uint64.
@@ -31,6 +32,7 @@ class Base:
 
     versions: NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
     rounds: tuple[int, ...] = ()
+    clock: int = 0
 
 
 @final

@@ -85,6 +85,7 @@ class Trainer:
         self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
         self.memory = PushMemory(self.encoder, self.in_flight_max)
         self.steps = self.samples = self.units = self.pushes = 0
+        self._apart = self.rule.land == "redo"
         self._head_start = 0
         """Steps that shards counted for the slowest before this replica's first, or without it."""
         self.dropped = self._dropped_in_a_row = 0
@@ -138,6 +139,7 @@ class Trainer:
         else:
             self.land()
             if actions.fetch and self.fetcher.is_idle:
+                self.copy.asked()
                 self.fetcher.begin()
                 self.portal.post(self.fetcher.start, gate)
 
@@ -155,7 +157,7 @@ class Trainer:
         if actions.after_round and push is not None and not push.reason:
             rounds = tuple(round + 1 for round in push.base.rounds)
         least = actions.least_clock + self._head_start if actions.least_clock else 0
-        return Gate(rounds, least, self.told_clock)
+        return Gate(rounds, least, self.told_clock, self._apart)
 
     def _view(self) -> ClusterView:
         """What the rule is told of the others, in steps of this replica's own.
@@ -167,9 +169,14 @@ class Trainer:
         self._head_start = max(self._head_start, most - self.steps)
         epoch = self.session.coordination.shard_map.epoch
         draws = tuple(self.session.rng.random() for _ in range(self.rule.draws))
-        deviation = self.fetcher.deviation() if draws else 0.0
+        # What has been fetched lands before the next step.
+        clock = self.fetcher.clock if self.fetcher.is_idle else self.copy.base.clock
         return ClusterView(
-            epoch, least_clock=least - self._head_start, deviation=deviation, draws=draws
+            epoch,
+            least_clock=least - self._head_start,
+            copy_clock=clock - self._head_start,
+            deviation=self.fetcher.deviation() if draws else 0.0,
+            draws=draws,
         )
 
     @property
@@ -179,8 +186,9 @@ class Trainer:
 
     def fetch(self, gate: Gate | None = None) -> Steps[None]:
         """As ``Replica.fetch``."""
-        gate = gate or Gate(clock=self.told_clock)
+        gate = gate or Gate(clock=self.told_clock, apart=self._apart)
         kind: Kind = "round" if gate.rounds else "clock" if gate.least_clock else "fetch"
+        self.copy.asked()
         yield from self._await(kind, self.fetcher.fetch(gate))
         self.land()
 

@@ -79,6 +79,8 @@ class Member:
     clock: int = 0
     base: int = 0
     """Rounds closed when its parameters were fetched."""
+    copy_clock: int = 0
+    """The least clock then."""
     open_push: PushInfo | None = None
     needs_round: int = 0
     needs_clock: int = 0
@@ -90,7 +92,6 @@ class Member:
         return self.clock == self.steps and self.open_push is None and not self.fetches
 
 
-@final
 class Play:
     """One run. ``updates`` lists each update as the (replica, clock) of the gradients in it."""
 
@@ -98,7 +99,7 @@ class Play:
         self.rng = rng
         self.members = [Member(i + 1, steps, policy.replica()) for i in range(members)]
         self.rule = policy.shard()
-        self.clocks: dict[int, int] = {}
+        self.clocks = {m.id: 0 for m in self.members}
         self.updates: list[list[tuple[int, int]]] = []
         self.open: list[tuple[int, int]] = []
         self.refused: list[tuple[int, int]] = []
@@ -140,9 +141,15 @@ class Play:
             self._settle(push)
         elif m.fetches:
             m.base, m.fetches = self.rule.round, False
+            m.copy_clock = self.view().least_clock
         else:
-            draws = tuple(self.rng.random() for _ in range(m.rule.draws))
-            view = ClusterView(1, deviation=self.rng.random(), draws=draws)
+            view = ClusterView(
+                1,
+                least_clock=self.view().least_clock,
+                copy_clock=m.copy_clock,
+                deviation=self.rng.random(),
+                draws=tuple(self.rng.random() for _ in range(m.rule.draws)),
+            )
             actions = m.rule.after_step(m.clock, view)
             m.clock += 1
             if actions.push:

@@ -14,7 +14,7 @@ import math
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -32,8 +32,10 @@ from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Decision, PushInfo
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces.combine import EveryLive
+from pydownpour.policy.ssp import SSP
 from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.link import Link
+from pydownpour.replica.local_copy import LocalCopy
 from pydownpour.replica.memory import PushMemory
 from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Portion
@@ -545,6 +547,49 @@ def it_serves_when_it_has_everything(patch: Patch) -> None:
     patch.setattr(Shard, "become", prepared)
 
 
+def within_slack(seed: int, plan: str) -> World:
+    """A world of stale synchronous replicas that take a step of their own."""
+    reads: Literal["lazy", "eager"] = "eager" if seed % 2 else "lazy"
+    return swarm.world(seed, plan, policy=SSP(slack=seed % 3, reads=reads, in_flight=4))
+
+
+def a_clock_counts_when_announced(patch: Patch) -> None:
+    """Before the records of its push are there."""
+    admit = Shard.admit
+
+    def hasty(self: Shard, frame: Any) -> Any:
+        self.rounds.finished(frame.replica, frames.push_notice(frame).clock)
+        return admit(self, frame)
+
+    patch.setattr(Shard, "admit", hasty)
+
+
+def nobody_waits_for_the_slowest(patch: Patch) -> None:
+    patch.setattr(Clocks, "behind", lambda self, clock: ())
+
+
+def own_steps_are_forgotten(patch: Patch) -> None:
+    """What a replica stepped while a fetch was on its way is not in its copy when that lands."""
+    land = LocalCopy.land
+
+    def forgetful(self: LocalCopy, values: Any, base: Any) -> None:
+        self.asked()
+        land(self, values, base)
+
+    patch.setattr(LocalCopy, "land", forgetful)
+
+
+def own_steps_are_made_twice(patch: Patch) -> None:
+    """By the shard, and by the copy when a fetch lands that brought them."""
+    patch.setattr(LocalCopy, "asked", lambda self: None)
+
+
+def pushes_overtake_a_fetch(patch: Patch) -> None:
+    """What was pushed while a fetch was on its way may be in it."""
+    fetch = Link.fetch
+    patch.setattr(Link, "fetch", lambda self, notice, **_: fetch(self, notice))
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -600,6 +645,16 @@ MUTATIONS: Final = (
              ("never applied",), users_own),
     Mutation("nobody waits for the round", ("calm",), nobody_waits_for_the_round,
              ("pushed twice",), swarm.synced),
+    Mutation("a clock counts when announced", ("calm", "slow"), a_clock_counts_when_announced,
+             ("within the slack",), within_slack),
+    Mutation("nobody waits for the slowest", ("calm",), nobody_waits_for_the_slowest,
+             ("within the slack",), within_slack),
+    Mutation("own steps are forgotten", ("calm",), own_steps_are_forgotten, ("lacks",),
+             within_slack),
+    Mutation("own steps are made twice", ("calm",), own_steps_are_made_twice, ("too much",),
+             within_slack),
+    Mutation("pushes overtake a fetch", ("clog", "slow"), pushes_overtake_a_fetch,
+             ("lacks", "too much"), within_slack),
     Mutation("a residual is dropped", ("calm",), what_a_codec_leaves_is_dropped, ("keeps",)),
     Mutation("a residual is sent twice", ("calm",), what_was_sent_stays_in_the_residual,
              ("keeps",)),

@@ -55,6 +55,30 @@ class Barrier:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slack:
+    """Nobody computes from a copy that lacks what the slowest finished more than a slack ago.
+
+    Behind c finished steps a copy must hold every live replica's updates of its first ``c - slack``
+    steps. One that may not is fetched anew, and each shard answers when the slowest is so far.
+
+    Attributes:
+        slack: Steps, >= 0. None: never wait.
+        in_flight: As of :class:`Gate`.
+    """
+
+    slack: int | None
+    in_flight: int = 1
+
+    def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
+        """What it is time for; and wait for a fetch if the copy would be too old."""
+        oldest = 0 if self.slack is None else max(0, clock + 1 - self.slack)
+        if view.copy_clock >= oldest:
+            return Actions(push=turn.push, fetch=turn.fetch)
+        return Actions(push=turn.push, fetch=True, wait=True, least_clock=oldest)
+
+
+@final
 class Stepping(ReplicaRule):
     """A replica's half: it steps after a schedule, pushes a payload, and waits at a gate."""
 

@@ -9,6 +9,8 @@ PAYLOADS: Final = {"accrued": "the sum of the gradients since the last push"}
 """Kernels that make a push's payload, by the names a ReplicaRule has for them."""
 LANDS: Final = {
     "replace": "what was fetched takes the place of the replica's copy",
+    "redo": "what was fetched, then the copy's own steps since it was asked for; no push of the "
+    "replica is on its way meanwhile, so that none is in both, and none in neither",
     "keep": "local += fetched - base: what the copy gained by itself since the last fetch stays",
 }
 """How a fetch lands; base is what the last one brought."""

@@ -36,6 +36,7 @@ class Every:
 
     A push belongs behind step k when ``k % push == 0``, so the first one carries one gradient. A
     fetch belongs before step k when ``k % fetch == 0``, so it is asked for behind the one before.
+    ``fetch=0``: never, unless a gate asks for one.
     """
 
     push: int = 1
@@ -44,7 +45,7 @@ class Every:
 
     def turn(self, clock: int, view: ClusterView) -> Turn:
         """As the class says."""
-        return Turn(clock % self.push == 0, (clock + 1) % self.fetch == 0)
+        return Turn(clock % self.push == 0, self.fetch > 0 and (clock + 1) % self.fetch == 0)
 
 
 @final
@@ -74,6 +75,8 @@ class Thrift:
 
 EVERY_STEP: Final = Every()
 """Push and fetch after each."""
+PUSH_EVERY_STEP: Final = Every(fetch=0)
+"""Push after each; fetch only where a gate asks for it."""
 
 
 def warm_start(samples: int, replica: int, members: tuple[int, ...], samples_done: int) -> str:

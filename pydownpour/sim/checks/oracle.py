@@ -102,8 +102,8 @@ class Oracle:
         unit: Gradients in a work unit.
         parameters: Elements.
         width: Pushes before places are used again.
-        policy: When to push and fetch; its local_rate must be 0, and rounds must be summed.
-            One that is not ours pushes after each step.
+        policy: When to push and fetch; its copies must stand still or hold their own steps once,
+            and rounds must be summed. One that is not ours pushes after each step.
         rng: When the job's function fetches and waits for it.
         codec: How pushes travel. Each must then be of one step.
     """
@@ -120,8 +120,14 @@ class Oracle:
         codec: Int8 | Threshold | None = None,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
-        if policy.replica().local_rate != 0:
-            raise ConfigError("the oracle compares whole copies: policy.local_rate must be 0")
+        rule = policy.replica()
+        if rule.local_rate != 0 and rule.land != "redo":
+            raise ConfigError(
+                "the oracle compares whole copies: they must stand still (local_rate=0), or hold "
+                "each step of their own once (land='redo')"
+            )
+        self._moves = rule.local_rate is None
+        """A replica's copy holds its own gradient when the step ends."""
         self.width = width
         self.low: NDArray[np.float64] = np.zeros(parameters)
         """At each element, applications that replicas were told of."""
@@ -199,8 +205,10 @@ class Oracle:
         before = marks.copy()
         async for unit in replica.work():
             for _ in unit.batches(1):
-                await replica.step(self.gradient())
-                self._look(replica, marks, before)
+                gradient = self.gradient()
+                await replica.step(gradient)
+                own = gradient["marks"] if self._moves else 0.0
+                self._look(replica, marks, before - own)
                 if self._rng.random() < 0.1:
                     self.absorb()
                     acked = self.low.copy() if self._is_visible else before

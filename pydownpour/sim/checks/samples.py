@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydownpour import limits
-from pydownpour.errors import ConfigError
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Policy
@@ -38,7 +37,7 @@ class SampleOracle:
     Args:
         samples: In a pass; as many parameters.
         unit, batch, passes: How they are lent and stepped through.
-        policy: When to push and fetch; its local_rate must be 0, and rounds must be summed.
+        policy: When to push and fetch; rounds must be summed.
         wire_dtype: What gradients travel as; small whole numbers are exact in all of them.
         backup: When a unit is lent twice, as :class:`~pydownpour.Work` says.
     """
@@ -55,8 +54,6 @@ class SampleOracle:
         backup: float = limits.BACKUP_FACTOR,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
-        if policy.replica().local_rate != 0:
-            raise ConfigError("the oracle counts what shards apply: policy.local_rate must be 0")
         self.batch = batch
         self.recorded: NDArray[np.int64] = np.zeros(samples, np.int64)
         """Per sample, completions that counted."""

@@ -21,6 +21,7 @@ from pydownpour.replica.pushes import Push
 from pydownpour.replica.replica import Replica
 from pydownpour.shard.state import Shard
 from pydownpour.sim.checks.base import Check, Watched
+from pydownpour.sim.checks.clocks import ReadsAreWithinSlack
 from pydownpour.sim.checks.files import RunFolderIsTrue
 from pydownpour.sim.checks.oracle import Life, Oracle
 from pydownpour.sim.checks.roles import (
@@ -61,6 +62,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     MemoryWithinBounds,
     ParametersCountPushes,
     RoundsAreWhole,
+    ReadsAreWithinSlack,
     NobodyWaitsForTheDead,
     WhoWaitsIsHeld,
     EachSecondCountsOnce,

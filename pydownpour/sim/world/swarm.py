@@ -18,6 +18,7 @@ from pydownpour.policy import Policy
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.ssp import SSP
 from pydownpour.sim.checks.base import Check
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle
@@ -75,10 +76,20 @@ def _hard_sync(rng: random.Random) -> Policy:
     return HardSync(combine="sum", ordered=rng.random() < 0.4)
 
 
+def _ssp(rng: random.Random) -> Policy:
+    return SSP(
+        slack=rng.choice((0, 1, 3, None)),
+        reads=rng.choice(("lazy", "eager")),
+        local_rate=rng.choice((0.0, None)),
+        in_flight=rng.choice((1, 1, 4)),
+    )
+
+
 DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
     "bfasgd": _bfasgd,
     "downpour": _downpour,
     "hardsync": _hard_sync,
+    "ssp": _ssp,
 }
 """One row for each policy that ships: settings, drawn, with which a world's parameters count.
 
