@@ -222,7 +222,7 @@ class Codec:
 class Journal:
     """A bounded buffer of what a shard is about to make visible, for whoever writes it out.
 
-    Every record and every round that is closed with records in it is appended as bytes (layout:
+    Every record and every round that is closed is appended as bytes (layout:
     the Rust crate's store/journal.rs), in the order of their LSNs, before anybody can read what
     they change. One that there is no room for is refused (CODE_STORE_FULL, LimitExceeded), and its
     LSN is the next one's.
@@ -300,7 +300,7 @@ class Shard:
         """Updates whose base version was kept no more: they saw the oldest that was."""
     @property
     def lsn(self) -> int:
-        """Records applied or accumulated, and rounds closed with records in them, so far, all of
+        """Records applied or accumulated, and rounds closed, be it without a record, so far, all of
         them visible. The first gets LSN 1."""
     def load(self, start: int, values: _Bytes) -> None:
         """Set parameters [start, start+n) from f32 values. Only before the first apply."""

@@ -49,7 +49,7 @@ def test_a_round_is_one_update_with_one_lsn_and_one_version() -> None:
     np.testing.assert_array_equal(read(store)[:32], np.full(32, -(1 + 3 * 2) / 4, "f4"))
     assert store.accumulated(0) is None
     assert store.close_round(0, 6) is None, "nothing was accumulated"
-    assert store.lsn == 3
+    assert (store.lsn, store.version(0)) == (4, 1), "which has its place in the order, too"
     with pytest.raises(errors.LocalProtocolError, match=r"round 6 is not open: .* at round 7"):
         store.apply(0, ONES, 1, round=6)
     with pytest.raises(errors.LocalProtocolError, match="round 6 is not open"):

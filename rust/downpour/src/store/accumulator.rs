@@ -177,16 +177,17 @@ impl Store {
     /// Apply a fragment's round as one update: its sum times `factor`, or times one over the sum
     /// of weights (in f64, rounded to f32) if that is `None`. No record is taken into it after.
     ///
-    /// `None`: nothing was accumulated, so nothing was applied; the round is closed nevertheless.
+    /// `None`: nothing was accumulated, so nothing was applied; the round is closed nevertheless,
+    /// which has an LSN of its own.
     ///
     /// # Errors
     ///
     /// [`CloseError::Factor`] if it is not finite; [`CloseError::NotNow`] if another round is open
-    /// or this one was closed, or no block is free ([`ApplyError::Full`]: try again). Nothing
-    /// changed then. [`CloseError::Dropped`] if the sum times the factor is not finite
-    /// ([`ApplyError::NonFinite`]), or the new parameters or optimizer state would not be
-    /// ([`ApplyError::ResultNonFinite`]): they are as before, the round is closed, and what was
-    /// accumulated in it is gone.
+    /// or this one was closed, or there is no block free or no room in the journal
+    /// ([`ApplyError::Full`]: try again). Nothing changed then. [`CloseError::Dropped`] if the sum
+    /// times the factor is not finite ([`ApplyError::NonFinite`]), or the new parameters or
+    /// optimizer state would not be ([`ApplyError::ResultNonFinite`]): they are as before, the
+    /// round is closed, and what was accumulated in it is gone.
     pub fn close_round(
         &self,
         fragment: usize,
@@ -202,7 +203,11 @@ impl Store {
         let accumulator = open_accumulator(accumulator, round).map_err(CloseError::NotNow)?;
         let of = accumulator.open;
         let answer = if of.count == 0 {
+            // Nothing changes but which records may come: whoever replays the journal has to know.
+            let change = Change::Close { round, factor: 1.0 };
+            let lsn = self.order.decide(fragment, change).map_err(CloseError::NotNow)?;
             self.seal();
+            self.order.published(lsn);
             Ok(None)
         } else {
             let scale = factor.unwrap_or_else(|| single(1.0 / of.weight));

@@ -204,8 +204,8 @@ impl Store {
         self
     }
 
-    /// Records applied or accumulated and rounds closed with records in them, so far. Every one up
-    /// to this number is visible to what is read after.
+    /// Records applied or accumulated, and rounds closed, be it without a record, so far. Every one
+    /// up to this number is visible to what is read after.
     #[must_use]
     pub fn lsn(&self) -> u64 {
         self.order.horizon()

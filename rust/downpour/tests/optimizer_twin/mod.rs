@@ -460,6 +460,7 @@ impl Records for Twin {
         let next = Accumulated { round: round + 1, ..Accumulated::default() };
         let (of, sum) = std::mem::replace(&mut state.rounds[fragment], (next, vec![]));
         if of.count == 0 {
+            state.lsn += 1;
             return Ok(None);
         }
         let scale = factor.unwrap_or_else(|| single(1.0 / of.weight));
