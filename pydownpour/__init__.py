@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from pydownpour.policy.downpour import Downpour
     from pydownpour.policy.hard_sync import HardSync
     from pydownpour.policy.ssp import SSP
+    from pydownpour.policy.strom import Strom
     from pydownpour.replica.joining import join
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
@@ -130,6 +131,7 @@ _HOMES = {
     "Replica": "replica.replica",
     "StalenessDecay": "optimizers",
     "StepDecay": "optimizers",
+    "Strom": "policy.strom",
     "Threshold": "codecs",
     "Trace": "optimizers",
     "Unit": "replica.work",
@@ -193,6 +195,7 @@ __all__ = [
     "SimulationStuck",
     "StalenessDecay",
     "StepDecay",
+    "Strom",
     "Threshold",
     "TooLarge",
     "Trace",

@@ -153,8 +153,8 @@ class Job:
             fragment that is larger by itself, whatever its sender said of it, and names the
             sender. So one push can move a parameter only so far; many small ones still can.
         codec: How gradients are encoded on their way, for example ``dp.Int8()``: a quarter of the
-            bytes. None: they travel as they are. It encodes float32 and has a wire dtype of its
-            own, so it goes with the default one only.
+            bytes. None: they travel as they are, or as the policy says if it brings a codec. It
+            encodes float32 and has a wire dtype of its own, so it goes with the default one only.
         on_error: What becomes of the job when ``Limits.unit_failures_max`` tries at one unit of
             its work have failed, wherever it was lent: the replica function raised, or a gradient
             was dropped as NaN or too large, or refused by a shard.
@@ -203,7 +203,7 @@ class Job:
             raise ConfigError(f"wire_dtype={wire_dtype!r}: unknown; choose one of {known}")
         self.wire_dtype = wire_dtype
         self.max_norm = None if max_norm is None else _checked_norm(max_norm)
-        self.codec = _checked_codec(codec, wire_dtype)
+        self.codec = _checked_codec(codec, self.policy, wire_dtype)
         if on_error not in ("stop", "skip"):
             raise ConfigError(f"on_error={on_error!r}: choose stop or skip")
         self.on_error: Literal["stop", "skip"] = on_error
@@ -336,8 +336,16 @@ def _checked(value: T | None, kind: type[Any], field: str, example: str) -> T | 
     return value
 
 
-def _checked_codec(codec: Codec | None, wire_dtype: str) -> Codec | None:
+def _checked_codec(codec: Codec | None, policy: Policy, wire_dtype: str) -> Codec | None:
+    """The job's, or the one that its policy brings."""
     _checked(codec, Codec, "codec", "dp.Int8()")
+    brought = policy.codec()
+    if codec is not None and brought is not None:
+        raise ConfigError(
+            f"codec={codec.describe()}, but policy {policy.name} brings {brought.describe()}; "
+            "leave codec= out, or choose another policy"
+        )
+    codec = codec or brought
     if codec is not None and wire_dtype != "float32":
         raise ConfigError(
             f"codec={codec.describe()} decides itself what travels, and wire_dtype={wire_dtype!r} "

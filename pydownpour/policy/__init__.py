@@ -15,6 +15,7 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     downpour.py    Downpour SGD: asynchronous, no barrier, no gate
     hard_sync.py   rounds: every live replica gives one gradient, their mean is one update
     ssp.py         stale synchronous parallel: wait only for who is more than a slack behind
+    strom.py       Strom: what is not yet large enough to be said waits at the replica
 
 Each published system is one small module that says its equations, its source and its deviations.
 """

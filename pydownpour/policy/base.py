@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, final
 
+from pydownpour.codecs import Codec
 from pydownpour.policy.pieces.scale import AS_IT_IS, Scale
 
 NAMED_MAX: Final = 8
@@ -282,6 +283,10 @@ class Policy(abc.ABC):
     @abc.abstractmethod
     def shard(self) -> ShardRule:
         """The half of one shard, as it begins."""
+
+    def codec(self) -> Codec | None:
+        """How its pushes travel, if that is a part of it; None: as the job says."""
+        return None
 
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:
         """Why a replica may not have work now and for whom it waits; empty if it may.

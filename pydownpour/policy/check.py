@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pydownpour import limits
+from pydownpour.codecs import Codec
 from pydownpour.errors import ConfigError
 from pydownpour.policy.base import (
     Accumulate,
@@ -88,6 +89,7 @@ def check(policy: Policy) -> None:
         raise ConfigError(f"{who}: put @dataclasses.dataclass(frozen=True) above the class")
     _check_name(policy, who)
     _check_wire(policy, who)
+    _ = _made(policy.codec, (Codec, type(None)), f"{who}: codec()")
     _check_replica(_made(policy.replica, ReplicaRule, f"{who}: replica()"), who)
     _check_shard(policy, who)
 

@@ -7,12 +7,14 @@ from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.ssp import SSP
+from pydownpour.policy.strom import Strom
 
 _OURS: tuple[type[Policy], ...] = (
     BFASGD,
     Downpour,
     HardSync,
     SSP,
+    Strom,
 )
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _OURS}
 """What every process can build by itself from a name and settings."""

@@ -15,7 +15,6 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.limits import DEFAULT, KIB
-from pydownpour.policy import Policy
 from tests.e2e.stage import Stage
 from tests.reference import codecs
 from tests.reference.codecs import Array
@@ -58,8 +57,7 @@ def job_of(**settings: Any) -> dp.Job:
         parameters={"w": np.zeros(LENGTH, np.float32)},
         optimizer=dp.SGD(lr=0.5),
         data=dp.Work(STEPS, unit=STEPS, shuffle=False),
-        codec=dp.Threshold(tau=TAU),
-        **settings,
+        **{"codec": dp.Threshold(tau=TAU), **settings},
     )
 
     @job.replica
@@ -71,16 +69,19 @@ def job_of(**settings: Any) -> dp.Job:
     return job
 
 
-def two_in_flight() -> dp.Downpour:
-    return dp.Downpour(in_flight=2, local_rate=0.0)
+WITH_CODEC: list[dict[str, Any]] = [
+    {"policy": dp.Downpour(overlap=False)},
+    {"policy": dp.Downpour(in_flight=2, local_rate=0.0)},
+    {"policy": dp.Strom(threshold=TAU), "codec": None},
+]
 
 
-@pytest.mark.parametrize("policy", [dp.Downpour(overlap=False), two_in_flight()], ids=["1", "2"])
+@pytest.mark.parametrize("settings", WITH_CODEC, ids=["in turn", "overlapping", "strom"])
 @pytest.mark.parametrize("shards", [1, 2])
 async def test_what_says_nothing_is_left_out_and_the_rest_is_the_twin_to_the_bit(
-    policy: Policy, shards: int, tmp_path: Path
+    settings: dict[str, Any], shards: int, tmp_path: Path
 ) -> None:
-    job = job_of(policy=policy)
+    job = job_of(**settings)
     async with Stage(job, tmp_path / "run", shards=shards, limits=SMALL) as stage:
         await stage.replica()
     w, residual, payloads = sequentially(lr=0.5)

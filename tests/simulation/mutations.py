@@ -481,6 +481,11 @@ def what_a_shard_never_heard_of_is_called_settled(patch: Patch) -> None:
     patch.setattr(Link, "first_open", property(first_open))
 
 
+def stroms(seed: int, plan: str) -> World:
+    """A world in which little of a gradient is said at once."""
+    return swarm.of_policy(seed, plan, "strom")[0]
+
+
 def users_own(seed: int, plan: str) -> World:
     """A world of the sample oracle with a policy that nobody here knows."""
     return swarm.counted(seed, plan, policy=EveryFew(count=7, staleness_power=0.0))
@@ -658,6 +663,10 @@ MUTATIONS: Final = (
     Mutation("a residual is dropped", ("calm",), what_a_codec_leaves_is_dropped, ("keeps",)),
     Mutation("a residual is sent twice", ("calm",), what_was_sent_stays_in_the_residual,
              ("keeps",)),
+    Mutation("what waits to be said is dropped", ("calm",), what_a_codec_leaves_is_dropped,
+             ("keeps",), stroms),
+    Mutation("what is said goes on waiting", ("calm",), what_was_sent_stays_in_the_residual,
+             ("keeps", "invented"), stroms),
     Mutation("what is left out is waited for", ("calm",), what_is_left_out_is_waited_for,
              ("ends well",), swarm.sparse),
     Mutation("what it never heard of is settled", ("calm",),

@@ -105,7 +105,7 @@ class Oracle:
         policy: When to push and fetch; its copies must stand still or hold their own steps once,
             and rounds must be summed. One that is not ours pushes after each step.
         rng: When the job's function fetches and waits for it.
-        codec: How pushes travel. Each must then be of one step.
+        codec: How pushes travel, if the policy does not say. Each must then be of one step.
     """
 
     def __init__(
@@ -148,15 +148,16 @@ class Oracle:
         self._frozen: dict[int, tuple[float, Pushed]] = {}
         """Elements that must stay as they are, and whose incarnation is fenced."""
         accrued = policy.push_every if isinstance(policy, Downpour) else 1
-        self._codec = compiled(None if codec is None else codec.entry())
+        encodes = codec or policy.codec()
+        self._codec = compiled(None if encodes is None else encodes.entry())
         self._mark = self._one
         marks = accrued * accrued * parameters / width
-        if isinstance(codec, Int8):
-            self._block, self._mark = codec.block, self._one_among_anchors
-            marks = parameters / width * 4 + parameters / codec.block * ANCHOR**2
-        elif isinstance(codec, Threshold):
-            self._quantum, self._mark = codec.tau, self._some_of_some
-            marks = parameters / width * codec.tau**2
+        if isinstance(encodes, Int8):
+            self._block, self._mark = encodes.block, self._one_among_anchors
+            marks = parameters / width * 4 + parameters / encodes.block * ANCHOR**2
+        elif isinstance(encodes, Threshold):
+            self._quantum, self._mark = encodes.tau, self._some_of_some
+            marks = parameters / width * encodes.tau**2
         self.job = Job(
             parameters={"marks": np.zeros(parameters, np.float32)},
             optimizer=SGD(lr=1.0),

@@ -37,7 +37,8 @@ class SampleOracle:
     Args:
         samples: In a pass; as many parameters.
         unit, batch, passes: How they are lent and stepped through.
-        policy: When to push and fetch; rounds must be summed.
+        policy: When to push and fetch; rounds must be summed. A threshold that it brings must
+            be 1.
         wire_dtype: What gradients travel as; small whole numbers are exact in all of them.
         backup: When a unit is lent twice, as :class:`~pydownpour.Work` says.
     """
@@ -55,6 +56,8 @@ class SampleOracle:
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
         self.batch = batch
+        self._mark = -1.0 if policy.codec() is None else -1.0 - 2.0**-10
+        """With a threshold of 1 a little more, so that 1 is sent of each."""
         self.recorded: NDArray[np.int64] = np.zeros(samples, np.int64)
         """Per sample, completions that counted."""
         self.lent: NDArray[np.int64] = np.zeros(samples, np.int64)
@@ -67,7 +70,7 @@ class SampleOracle:
             policy=policy,
             data=self.work,
             name="samples",
-            wire_dtype=wire_dtype,
+            wire_dtype=wire_dtype if policy.codec() is None else "float32",
             # More than a replica that did all the work alone could push at once.
             max_norm=float(samples * passes),
         )
@@ -80,9 +83,9 @@ class SampleOracle:
                 await replica.step(self.gradient(batch))
 
     def gradient(self, batch: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
-        """-1 at the samples of a minibatch."""
+        """-1 at the samples of a minibatch, as it is applied."""
         gradient = np.zeros(self.work.len, np.float32)
-        gradient[batch] = -1.0
+        gradient[batch] = self._mark
         return {"counts": gradient}
 
     def samples_of(self, pass_index: int, unit: int) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.ssp import SSP
+from pydownpour.policy.strom import Strom
 from pydownpour.sim.checks.base import Check
 from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle
@@ -85,11 +86,21 @@ def _ssp(rng: random.Random) -> Policy:
     )
 
 
+def _strom(rng: random.Random) -> Policy:
+    return Strom(
+        threshold=1.0,
+        fetch_every=rng.randint(1, 3),
+        in_flight=rng.choice((1, 2, 4)),
+        local_rate=0.0,
+    )
+
+
 DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
     "bfasgd": _bfasgd,
     "downpour": _downpour,
     "hardsync": _hard_sync,
     "ssp": _ssp,
+    "strom": _strom,
 }
 """One row for each policy that ships: settings, drawn, with which a world's parameters count.
 
