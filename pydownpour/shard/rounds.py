@@ -2,8 +2,10 @@
 
 The rule decides; this knows the replicas that the coordinator calls live, the clocks that
 announcements named, who waits for the round to move, and how a round is closed: fragment by
-fragment, each sum as one update, at once. Whoever waits is woken when anything has changed that a
-rule may look at, in the loop's next turn, and asks again; nobody asks in between.
+fragment, each sum as one update, as many in a turn of the loop as its budget allows (``turns``);
+heartbeats and fetches go on meanwhile, and no push is taken. Whoever waits is woken when anything
+has changed that a rule may look at, in the loop's next turn, and asks again; nobody asks in
+between.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from typing import Any, Literal, TypeAlias, final
 
 from pydownpour import _core
 from pydownpour.errors import LimitExceeded, NonFiniteGradient
-from pydownpour.limits import DEFAULT, Limits
 from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule, Wait
+from pydownpour.shard.turns import Share, Turns
 from pydownpour.waits import Waits
 from pydownpour.wire.frames import View
 from pydownpour.wire.messages import LiveIds
@@ -126,6 +128,7 @@ class Rounds:
     Args:
         rule: The policy's.
         store: Where rounds are closed.
+        turns: What may be done in one turn of the loop.
 
     Attributes:
         epoch: Of the newest shard map that was heard of.
@@ -137,8 +140,9 @@ class Rounds:
             that are about to be closed. Checks count on it.
     """
 
-    def __init__(self, rule: ShardRule, store: _core.Shard, limits: Limits = DEFAULT) -> None:
-        self._rule, self._store, self._limits = rule, store, limits
+    def __init__(self, rule: ShardRule, store: _core.Shard, turns: Turns) -> None:
+        self._rule, self._store, self._limits = rule, store, turns.limits
+        self._share = Share(turns)
         self._tells = store.tells
         self.epoch = 0
         self._clocks = Clocks()
@@ -149,13 +153,15 @@ class Rounds:
         self._next_id = 1
         self._newcomers: set[int] = set()
         """Those that the coordinator has not named yet."""
-        self.waits = Waits(limits)
+        self.waits = Waits(turns.limits)
         """Who has waited here for whom, and how long."""
         self.closed = self.dropped = 0
         self.waiting: dict[object, Callable[[], None]] = {}
         self.on_event: Callable[[Event, PushInfo | None], object] = lambda event, push: None
         self._is_closing = False
-        """A round is being closed, and some of its fragments had no room yet."""
+        """A round is being closed, and some of its fragments are still open."""
+        self._goes_on = False
+        """In a turn to come."""
         self._next = store.first_fragment
         """The first fragment of it that is still open."""
         self._is_stopped = False
@@ -204,7 +210,7 @@ class Rounds:
     def decide(self, push: PushInfo) -> Decision:
         """The same, of one that was announced before."""
         if self._is_closing:
-            return NotYet(f"round {self.round} to be applied, which waits for blocks to be free")
+            return NotYet(f"round {self.round} to be applied")
         return self._rule.announce(push, self.view)
 
     def arrived(self, push: PushInfo) -> None:
@@ -308,14 +314,25 @@ class Rounds:
 
     # -- what is due -----------------------------------------------------------------------------
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         """Nobody will push any more: close what is open, whatever it waits for."""
-        if self._is_stopped:
-            return
+        moved = asyncio.Event()
+        try:
+            while not self._is_stopped and (self._is_closing or self._holds_any):
+                if not self._is_closing and self._close():
+                    continue
+                self.waiting[moved] = moved.set
+                await moved.wait()
+                moved.clear()
+        finally:
+            self.waiting.pop(moved, None)
+
+    @property
+    def _holds_any(self) -> bool:
+        """Something was added to the open round of a fragment."""
         first = self._store.first_fragment
         fragments = range(first, first + self._store.fragments)
-        if self._is_closing or any((self._store.accumulated(f) or (0, 0))[1] for f in fragments):
-            self._close()
+        return any((self._store.accumulated(f) or (0, 0))[1] for f in fragments)
 
     def _look_soon(self) -> None:
         if self._soon is None:
@@ -330,15 +347,13 @@ class Rounds:
         if self._is_stopped:
             return
         # Before the coordinator's first word nobody knows who is to be waited for.
-        while self._rule.combines and self.live_version:
+        while self._rule.combines and self.live_version and not self._goes_on:
             wait = None if self._is_closing else self._rule.due(self.view, self.now())
             if wait is not None:
                 if math.isfinite(wait.look_at):
                     self._look_at(wait.look_at)
                 break
-            if not self._close():
-                self._look_at(self.now() + self._limits.backoff_min_s)
-                break
+            _ = self._close()
         for wake in list(self.waiting.values()):
             wake()
 
@@ -346,12 +361,16 @@ class Rounds:
         self._timer = asyncio.get_running_loop().call_at(when, self._look)
 
     def _close(self) -> bool:
-        """Apply the open round's sums, fragment by fragment; False if there is no room just now."""
+        """Apply the open round's sums, fragment by fragment; False: another turn goes on."""
         if not self._is_closing:
             self.on_event("closing", None)
         self._is_closing = True
         factor = None if self._rule.mean else 1.0
         while self._next < self._store.first_fragment + self._store.fragments:
+            if not self._share.take(self._limits.fragment_size):
+                self._goes_on = True
+                self._share.turns.later(self._go_on)
+                return False
             try:
                 self._store.close_round(self._next, self.round, factor=factor)
             except NonFiniteGradient as error:
@@ -359,12 +378,21 @@ class Rounds:
                 log.warning("round %d, fragment %d: %s", self.round, self._next, error)
             except LimitExceeded as error:
                 log.info("round %d, fragment %d: %s; trying again", self.round, self._next, error)
+                self._goes_on = True
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._limits.backoff_min_s, self._go_on)
                 return False
             self._next += 1
         self._is_closing, self._next = False, self._store.first_fragment
         self._rule.closed()
         self.closed += 1
         return True
+
+    def _go_on(self) -> None:
+        """Close more of the round; what waits for it is looked at when it is closed."""
+        self._goes_on = False
+        if self._is_closing and not self._is_stopped and self._close():
+            self._look()
 
     def now(self) -> float:
         """The time, of the running loop."""

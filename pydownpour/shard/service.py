@@ -404,7 +404,7 @@ class ShardService:
         least_clock = number(call.query.get("least_clock", "0"), "least_clock", LSN_MAX)
         clock = number(call.query.get("clock", "0"), "clock", limits.COUNT_MAX)
         if call.query.get("last") and replica == READER:
-            shard.rounds.finish()
+            await shard.rounds.finish()
         if replica != READER:
             shard.told(replica, incarnation, clock)
         within_s = self.limits.ack_every_s

@@ -187,7 +187,8 @@ class Shard:
             codec=codec,
             journal=self.gate.journal,
         )
-        self.rounds = Rounds(rule, self.store, limits)
+        self.turns = Turns(limits)
+        self.rounds = Rounds(rule, self.store, self.turns)
         """What the policy says here, and who waits for it."""
         self.epoch = assigned.epoch
         """Under which it serves, or did."""
@@ -198,7 +199,6 @@ class Shard:
         self._state: State[ShardState] = State(SHARD)
         self._before = ShardStats()
         """What those have counted whose place it is now."""
-        self.turns = Turns(limits)
         self.streams: dict[int, Stream] = {}
         """The one live stream of each replica."""
         self._reads: dict[int, Callable[[], None]] = {}

@@ -10,9 +10,11 @@ import pytest
 
 from pydownpour import _core
 from pydownpour.errors import LimitExceeded
+from pydownpour.limits import Limits
 from pydownpour.policy import NotYet, PushInfo, Wait
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.shard.rounds import Clocks, Rounds
+from pydownpour.shard.turns import Turns
 from pydownpour.wire.messages import LiveIds
 from tests.fakes.policies import EveryFew
 
@@ -28,7 +30,7 @@ def store_of(lr: float = 1.0, size: int = LEN) -> _core.Shard:
 
 def rounds_of(policy: HardSync | EveryFew) -> tuple[Rounds, _core.Shard]:
     store = store_of()
-    return Rounds(policy.shard(), store), store
+    return Rounds(policy.shard(), store, Turns()), store
 
 
 def live(version: int, *ranges: tuple[int, int], next_id: int = 9) -> LiveIds:
@@ -163,10 +165,10 @@ async def test_a_fetch_waits_for_clocks_but_not_for_the_gone() -> None:
 async def test_what_is_open_at_the_end_is_applied() -> None:
     rounds, store = rounds_of(HardSync())
     rounds.heard(live(1, (1, 9)))
-    rounds.finish()
+    await rounds.finish()
     assert rounds.round == 0  # nothing was open
     give(rounds, store, 1, -2.0)
-    rounds.finish()
+    await rounds.finish()
     np.testing.assert_array_equal(values(store), 2.0)
     assert rounds.round == 1
 
@@ -188,13 +190,12 @@ async def test_a_round_for_which_there_is_no_block_is_closed_a_moment_later() ->
 
     store = store_of()
     full = Full()
-    rounds = Rounds(HardSync().shard(), full)  # type: ignore[arg-type]
+    rounds = Rounds(HardSync().shard(), full, Turns())  # type: ignore[arg-type]
     rounds.heard(live(1, (1, 2)))
     give(rounds, store, 1, -2.0)
     await asyncio.sleep(0)
     assert (rounds.round, store.version(0), store.version(1)) == (0, 1, 0)
-    words = "round 0 to be applied, which waits for blocks to be free"
-    assert rounds.announced(PushInfo(1, 2, 4, 1.0, 0)) == NotYet(words)
+    assert rounds.announced(PushInfo(1, 2, 4, 1.0, 0)) == NotYet("round 0 to be applied")
     async with asyncio.timeout(60):
         while rounds.round == 0:
             await asyncio.sleep(0.01)
@@ -238,3 +239,59 @@ def test_whoever_begins_or_comes_back_is_waited_for_from_the_least_clock_on() ->
     assert clocks.of[2] == 9
     clocks.heard(())
     assert clocks.least == 9
+
+
+async def test_a_large_round_is_closed_in_as_many_turns_as_it_takes() -> None:
+    """A turn closes as much as its budget allows; pushes wait, and fetches are told for what."""
+    count = 200
+    store = store_of(size=count * FRAGMENT_LEN)
+    turns = Turns(Limits(turn_events_max=16, stream_events_max=4))
+    rounds = Rounds(HardSync().shard(), store, turns)
+    rounds.heard(live(1, (1, 2)))
+    give(rounds, store, 1, -2.0)
+    woken: list[int] = []
+    rounds.waiting["reader"] = lambda: woken.append(rounds.round)
+    closed = [0]
+    while rounds.round == 0:
+        await asyncio.sleep(0)
+        closed.append(sum(store.version(fragment) for fragment in range(count)))
+        if 0 < closed[-1] < count:
+            assert rounds.announced(PushInfo(1, 2, 4, 1.0, 0)) == NotYet("round 0 to be applied")
+            assert rounds.waits_for(1, 0) == Wait("round 0 to be applied")
+            assert woken == [0], "while it goes on there is nothing new for anybody"
+    assert max(np.diff(closed)) <= 4
+    assert len(closed) >= count / 4
+    assert woken[-1] == 1
+    assert (rounds.waits_for(1, 0), closed[-1]) == (None, count)
+
+
+async def test_a_round_that_is_being_closed_moves_with_its_shard() -> None:
+    small = Limits(turn_events_max=2, stream_events_max=1)
+    old, store = Rounds(HardSync().shard(), store_of(), Turns(small)), store_of()
+    old._store = store
+    old.heard(live(1, (1, 2)))
+    give(old, store, 1, -2.0)
+    await asyncio.sleep(0)
+    assert (store.version(0), store.version(1), old.round) == (1, 0, 0)
+    old.stop()
+    new = Rounds(HardSync().shard(), store, Turns(small))
+    new.stop()
+    new.load(old.export())
+    await asyncio.sleep(0.01)
+    assert (store.version(1), old.round, new.round) == (0, 0, 0), "neither has the shard"
+    new.heard(live(1, (1, 2)))
+    new.go_on()
+    while new.round == 0:
+        await asyncio.sleep(0)
+    assert (store.version(0), store.version(1), old.round) == (1, 1, 0)
+
+
+async def test_the_last_round_is_closed_before_the_last_read_however_large_it_is() -> None:
+    store = store_of(size=50 * FRAGMENT_LEN)
+    rounds = Rounds(HardSync().shard(), store, Turns(Limits(turn_events_max=2)))
+    rounds.heard(live(1, (1, 9)))
+    give(rounds, store, 1, -2.0)
+    await rounds.finish()
+    assert rounds.round == 1
+    assert [store.version(fragment) for fragment in range(50)] == [1] * 50
+    assert rounds.waiting == {}

@@ -61,6 +61,8 @@ class FaultPlan:
         storm_s: Virtual seconds they last.
         settle_s: After the last one is mended, so many must not pass without progress.
         is_drawn: Each seed takes some of the doses, at rates of its own.
+        apart: More of them, drawn and struck by a chance of their own: what came later to a drawn
+            plan changes nothing of what its seeds drew before.
         skew_s: Each host's monotonic clock is off by up to so much.
         is_doom: The job cannot survive it and must end as failed, in words.
     """
@@ -70,6 +72,7 @@ class FaultPlan:
     storm_s: float = 4.0
     settle_s: float = SETTLE_S
     is_drawn: bool = False
+    apart: tuple[Dose, ...] = ()
     skew_s: float = 0.0
     is_doom: bool = False
 
@@ -148,6 +151,7 @@ PLANS: Final[dict[str, FaultPlan]] = {
             KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + ESTRANGED + RESET
             + FORGET + CLOG + SWIZZLE + CHURN + DISK,
             is_drawn=True,
+            apart=MOVES[:1],
             skew_s=10.0,
         ),
         FaultPlan(

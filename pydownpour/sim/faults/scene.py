@@ -24,13 +24,16 @@ def role(name: str) -> Targets:
 class Scene:
     """One world under faults.
 
+    Args:
+        chance: The name of the stream of random numbers.
+
     Attributes:
         rng: Of everything that is random about faults.
     """
 
-    def __init__(self, world: Cluster) -> None:
+    def __init__(self, world: Cluster, chance: str = "faults") -> None:
         self.world = world
-        self.rng = world.stream("faults")
+        self.rng = world.stream(chance)
 
     # -- whom ------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from pydownpour.sim.faults.plans import Dose, FaultPlan
 from pydownpour.sim.faults.scene import Scene
 from pydownpour.sim.world.cluster import Cluster
 
+APART_SHARE: Final = 0.3
+"""Of a drawn plan's worlds that get a dose drawn apart."""
 DOOM_S: Final = 2 * DEFAULT.join_patience_s
 """Everybody gives up on a dead coordinator within one patience, plus a request's time limit."""
 
@@ -29,14 +31,20 @@ class Storm:
     def __init__(self, plan: FaultPlan, world: Cluster) -> None:
         self.plan, self.world = plan, world
         self.scene = Scene(world)
-        self.rng = self.scene.rng
-        self.doses = drawn(plan.doses, self.rng) if plan.is_drawn else plan.doses
+        self.doses = [(dose, self.scene) for dose in self._taken(plan.doses, self.scene)]
+        for number, dose in enumerate(plan.apart):
+            apart = Scene(world, f"faults apart {number}")
+            if apart.rng.random() < APART_SHARE:
+                self.doses += [(one, apart) for one in self._taken((dose,), apart)]
         self._strikes: dict[asyncio.Task[None], None] = {}
+
+    def _taken(self, doses: tuple[Dose, ...], scene: Scene) -> tuple[Dose, ...]:
+        return drawn(doses, scene.rng) if self.plan.is_drawn else doses
 
     async def play(self) -> None:
         """Storm, heal, and fail the world if it is not done in time."""
         plan, world = self.plan, self.world
-        doses = [asyncio.create_task(self._dose(dose)) for dose in self.doses]
+        doses = [asyncio.create_task(self._dose(*dose)) for dose in self.doses]
         try:
             await asyncio.sleep(plan.storm_s)
         finally:
@@ -65,10 +73,10 @@ class Storm:
             task.cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _dose(self, dose: Dose) -> None:
+    async def _dose(self, dose: Dose, scene: Scene) -> None:
         while True:
-            await asyncio.sleep(self.rng.expovariate(1 / dose.every_s))
-            strike = asyncio.create_task(self._strike(dose))
+            await asyncio.sleep(scene.rng.expovariate(1 / dose.every_s))
+            strike = asyncio.create_task(self._strike(dose, scene))
             self._strikes[strike] = None
             strike.add_done_callback(self._struck)
 
@@ -76,11 +84,11 @@ class Storm:
         if not strike.cancelled() and strike.exception() is None:
             self._strikes.pop(strike)  # one that failed is kept for ``play`` to raise
 
-    async def _strike(self, dose: Dose) -> None:
-        hosts = self.scene.targets(dose.targets)
+    async def _strike(self, dose: Dose, scene: Scene) -> None:
+        hosts = scene.targets(dose.targets)
         if hosts:
-            target, seconds = self.rng.choice(hosts), self.rng.uniform(*dose.for_s)
-            await FAULTS[dose.fault](self.scene, target, seconds)
+            target, seconds = scene.rng.choice(hosts), scene.rng.uniform(*dose.for_s)
+            await FAULTS[dose.fault](scene, target, seconds)
 
 
 def drawn(doses: tuple[Dose, ...], rng: random.Random) -> tuple[Dose, ...]:

@@ -85,6 +85,8 @@ class Cluster:
         self.coordinator: CoordinatorService | None = None
         self.shard_services: dict[int, list[ShardService]] = {}
         """By index: of every process that was to serve the shard, the youngest last."""
+        self._successors: dict[str, ShardService] = {}
+        """Of processes that take a shard over, by name."""
         self.gate_of: Callable[[int], AckGate | None] = lambda index: None
         """What holds a shard's acknowledgements; None: its own choice."""
         self.replicas: dict[SimProcess, Replica] = {}
@@ -188,6 +190,7 @@ class Cluster:
                 self.settings.limits,
             )
             service.on_load = self.audience.shard_loaded
+            self._successors[name] = service
             self.shard_services.setdefault(index, []).append(service)
             await run_shard(
                 service,
@@ -232,12 +235,13 @@ class Cluster:
         return name
 
     def kill_successor(self, name: str, *, silently: bool) -> bool:
-        """Kill who takes a shard over, unless the shard is its own already: that would be doom."""
-        process = self.processes.live.get(name)
-        url = f"http://{self.network.hosts[name].address}:{PORT}"
-        if process is None or self.coordinator is None:
-            return False
-        if any(place.url == url for place in self.coordinator.job.places):
+        """Kill who takes a shard over, unless the shard may be its own already: that would be doom.
+
+        It may as soon as it has everything: that it says so is on its way to the coordinator.
+        """
+        process, service = self.processes.live.get(name), self._successors.get(name)
+        shard = service.shard if service is not None else None
+        if process is None or (shard is not None and shard.state != "loading"):
             return False
         self.processes.kill(process, silently=silently)
         return True

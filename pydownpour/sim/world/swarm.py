@@ -55,6 +55,9 @@ CODEC_SHARES: Final[tuple[tuple[float, Int8 | Threshold], ...]] = (
     (0.5, Threshold(tau=1.0)),
 )
 """Of the worlds in which each push is of one gradient, up to where they have which codec."""
+SHORT_TURNS: Final[dict[str, Any]] = {"turn_events_max": 3, "stream_events_max": 1}
+"""A round is closed in several turns of a shard's loop, and much happens between them."""
+SHORT_TURNS_SHARE: Final = 0.3
 EARLY_BACKUPS: Final[dict[str, Any]] = {"backup_min_s": 0.3, "backup_blind_s": 2.0}
 """Units are lent twice while a fault lasts."""
 
@@ -231,6 +234,8 @@ def _settings(
             *(HASTY if faults.is_doom else ()),
         )
     )
+    if random.Random(f"{seed}/turns").random() < SHORT_TURNS_SHARE:  # apart: it changes no other
+        own.update(SHORT_TURNS)
     return dataclasses.replace(settings, limits=dataclasses.replace(DEFAULT, **own))
 
 
