@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from pydownpour.policy.bfasgd import BFASGD
     from pydownpour.policy.downpour import Downpour
     from pydownpour.policy.hard_sync import HardSync
+    from pydownpour.policy.phases import Phases
     from pydownpour.policy.ssp import SSP
     from pydownpour.policy.strom import Strom
     from pydownpour.replica.joining import join
@@ -120,6 +121,7 @@ _HOMES = {
     "Downpour": "policy.downpour",
     "GapAware": "optimizers",
     "HardSync": "policy.hard_sync",
+    "Phases": "policy.phases",
     "SSP": "policy.ssp",
     "Int8": "codecs",
     "Job": "job",
@@ -189,6 +191,7 @@ __all__ = [
     "OriginRefused",
     "ParameterError",
     "PeerLost",
+    "Phases",
     "ProtocolError",
     "RemoteProtocolError",
     "Replica",

@@ -31,9 +31,10 @@ from pydownpour.codecs import Codec, compiled
 from pydownpour.errors import ClosedError, ConfigError
 from pydownpour.layout import DTYPE_CODES, Layout, arrays_of
 from pydownpour.optimizers import Part
-from pydownpour.policy import Policy
+from pydownpour.policy import Policy, check_codec, check_together
 from pydownpour.policy import check as check_policy
 from pydownpour.policy.downpour import Downpour
+from pydownpour.policy.phases import Phases, phases_of
 from pydownpour.sampling import samples_at, units_in_pass
 from pydownpour.storage import safetensors
 from pydownpour.wire import messages
@@ -142,7 +143,8 @@ class Job:
             float64, float16 and bfloat16 are converted, integers and masked arrays refused.
         optimizer: What a shard does with a gradient, for example ``dp.Adagrad(lr=0.05)``.
         policy: When replicas push and fetch, and how pushes combine; one of ours, or of a class of
-            the job file's own (docs/policies.md). None: ``dp.Downpour()``.
+            the job file's own, or one after the other: ``dp.Phases`` (docs/policies.md). None:
+            ``dp.Downpour()``.
         data: The samples, or None when the replica function finds its own work.
         name: Of the run folder, [A-Za-z0-9._-], 1 to 64 characters. None: the job file's name.
         wire_dtype: What gradients travel as: float32, float16 or bfloat16 (half the bytes; float16
@@ -179,7 +181,7 @@ class Job:
         *,
         parameters: Mapping[str, Any],
         optimizer: Part,
-        policy: Policy | None = None,
+        policy: Policy | Phases | None = None,
         data: Work | None = None,
         name: str | None = None,
         wire_dtype: str = "float32",
@@ -191,10 +193,8 @@ class Job:
         self.layout = Layout.of(self._parameters)
         _check_size(self.layout)
         self.optimizer = _checked_optimizer(optimizer)
-        self.policy: Policy = _checked(policy, Policy, "policy", "dp.Downpour()") or Downpour()
-        check_policy(self.policy)
-        _check_together(self.optimizer, self.policy)
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
+        self.policy: Policy | Phases = _checked_policy(policy, self.optimizer, self.data)
         self.name = "job" if name is None else _checked_name(name)
         self.named = name is not None
         """False while the name is only the default, which a job file's name replaces."""
@@ -279,10 +279,13 @@ class Job:
         """The function :meth:`evaluate` was given, or None."""
         return self._evaluation
 
+    def _policy_words(self) -> str:
+        return ", then ".join(policy.name for policy in phases_of(self.policy).policies)
+
     def __repr__(self) -> str:
         return (
             f"<Job {self.name!r}: {self.layout.len} parameters in {len(self.layout.arrays)} "
-            f"arrays, {self.optimizer.describe()}, policy {self.policy.name}, data {self.data}>"
+            f"arrays, {self.optimizer.describe()}, policy {self._policy_words()}, data {self.data}>"
         )
 
 
@@ -298,6 +301,26 @@ def _check_size(layout: Layout) -> None:
     safetensors.check_layout(layout)
 
 
+def _checked_policy(
+    policy: Policy | Phases | None, optimizer: Part, data: Work | None
+) -> Policy | Phases:
+    """Each of its phases, as every process will build it."""
+    if not isinstance(policy, Phases):
+        _checked(policy, Policy, "policy", "dp.Downpour()")
+    declared = policy or Downpour()
+    phases = phases_of(declared)
+    for one in phases.policies:
+        check_policy(one)
+        check_together(optimizer.parts(), one)
+    phases.classes()
+    if data is not None and phases.until and phases.until[-1] >= data.samples:
+        raise ConfigError(
+            f"policy: the last phase begins after {phases.until[-1]} samples, and data={data} has "
+            f"{data.samples} in all"
+        )
+    return declared
+
+
 def _checked_optimizer(optimizer: Part) -> Part:
     if not isinstance(optimizer, Part):
         raise ConfigError(f"optimizer={optimizer!r} must be one of ours, such as dp.SGD(lr=0.1)")
@@ -308,15 +331,6 @@ def _checked_optimizer(optimizer: Part) -> Part:
         )
     _core.Optimizer(optimizer.parts())  # what shards cannot compile is said here, not there
     return optimizer
-
-
-def _check_together(optimizer: Part, policy: Policy) -> None:
-    if policy.needs_deviation and not _core.Optimizer(optimizer.parts()).tells:
-        raise ConfigError(
-            f"policy {policy.name} goes by how much gradients differ, and {optimizer.describe()} "
-            "does not tell: put dp.FASGD() before the rule, dp.chain(dp.FASGD(), dp.SGD(lr=...)), "
-            "or give the policy a fixed deviation"
-        )
 
 
 def _checked_norm(max_norm: float) -> float:
@@ -336,13 +350,16 @@ def _checked(value: T | None, kind: type[Any], field: str, example: str) -> T | 
     return value
 
 
-def _checked_codec(codec: Codec | None, policy: Policy, wire_dtype: str) -> Codec | None:
+def _checked_codec(codec: Codec | None, policy: Policy | Phases, wire_dtype: str) -> Codec | None:
     """The job's, or the one that its policy brings."""
     _checked(codec, Codec, "codec", "dp.Int8()")
-    brought = policy.codec()
+    bringing = [one for one in phases_of(policy).policies if one.codec() is not None]
+    brought = bringing[0].codec() if bringing else None
+    for one in bringing:
+        check_codec(brought, one)
     if codec is not None and brought is not None:
         raise ConfigError(
-            f"codec={codec.describe()}, but policy {policy.name} brings {brought.describe()}; "
+            f"codec={codec.describe()}, but policy {bringing[0].name} brings {brought.describe()}; "
             "leave codec= out, or choose another policy"
         )
     codec = codec or brought

@@ -424,6 +424,8 @@ class Limits:
     """Numbers in all of these together: fewer are kept of an evaluation that returns many."""
     evaluation_errors_max: int = 100
     """Failures of evaluations kept in memory, the newest, a line each."""
+    policies_told_max: int = 100
+    """Versions of a job's policy that its report lists: the first, and the last ones."""
     report_rows_max: int = 1000
     """Replicas, and shards, that a report lists one by one; the others are one sum."""
     refusers_kept_max: int = 1024

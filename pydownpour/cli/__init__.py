@@ -6,6 +6,7 @@ Each of these is imported when it is used.
     roles.py        coordinator, shard, replica: each one process
     run.py          whole jobs on this machine: run and demo
     sim.py          the same on virtual time
+    policy.py       which policy a running job obeys, and another one
     doctor.py       what this machine and this build are
     options.py      options that several commands share
     loop.py         one coroutine on the best event loop there is, under signals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pydownpour.cli.doctor import doctor
+from pydownpour.cli.policy import policy
 from pydownpour.cli.roles import coordinator, replica, shard
 from pydownpour.cli.run import demo, run
 from pydownpour.cli.sim import sim
@@ -39,6 +40,9 @@ def app(context: click.Context) -> None:
       pydownpour shard --coordinator URL
       pydownpour replica digits.py --coordinator URL
 
+    While a job runs:
+      pydownpour policy URL hardsync                    go on under another policy
+
     \b
     Exit codes: 0 done, 1 the job failed, 2 wrong usage or settings,
     3 a replica's own function raised, 130 stopped by Ctrl-C or SIGTERM.
@@ -48,5 +52,5 @@ def app(context: click.Context) -> None:
         streams.never_fail()
 
 
-for _command in (demo, run, sim, coordinator, shard, replica, doctor):
+for _command in (demo, run, sim, coordinator, shard, replica, policy, doctor):
     app.add_command(_command)

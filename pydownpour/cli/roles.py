@@ -12,7 +12,7 @@ import os
 import random
 import shlex
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,13 +180,14 @@ def shard(
         from pydownpour.net.access import Bind
         from pydownpour.shard.service import serve_shard
 
-        def policy() -> type[Policy]:
+        def policies() -> Sequence[type[Policy]]:
             from pydownpour.jobfiles import load_job
+            from pydownpour.policy.phases import phases_of
 
             assert file is not None
             job = load_job(file)
             job.forget_parameters()
-            return type(job.policy)
+            return phases_of(job.policy).classes()
 
         await serve_shard(
             coordinator=coordinator,
@@ -195,7 +196,7 @@ def shard(
             index=index,
             announce=lambda url: _announce(channel, "shard", url, ""),
             advertise=advertise,
-            policy=None if file is None else policy,
+            policies=None if file is None else policies,
             limits=limits,
         )
 

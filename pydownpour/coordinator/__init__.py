@@ -5,6 +5,7 @@ a reason in words; the rest awaits and obeys.
 
     decisions
     job_state.py    all of them together: JobState
+    policies.py     the job's policy: which version, since when, and what comes next
     admission.py    who is let in, and the answers that let a role start
     membership.py   replicas: ids, incarnations, what each counted
     places.py       of the shards: which process owns which elements; the shard map

@@ -15,10 +15,12 @@ from pydownpour.layout import Partition
 from pydownpour.limits import Limits
 from pydownpour.net.access import check_not_plain
 from pydownpour.policy import is_ours
+from pydownpour.policy.phases import phases_of
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
     Join,
     Joined,
+    PolicyEntry,
     ShardAssigned,
     ShardHello,
     ShardMap,
@@ -89,16 +91,22 @@ def check_codec(job: Declared, peer: Join | ShardHello, who: str) -> None:
 
 
 def check_policy(job: Declared, hello: ShardHello) -> None:
-    """Refuse a shard that cannot build the job's policy.
+    """Refuse a shard that cannot build each policy that the job declares.
 
     Raises:
         ConfigError: says how to give it the class.
     """
-    if not is_ours(job.policy.name) and not hello.has_job:
+    own = own_policies(job)
+    if own and not hello.has_job:
         raise ConfigError(
-            f"this job's policy {job.policy.name!r} is a class of its job file: start the shard "
+            f"this job's policy {own[0]!r} is a class of its job file: start the shard "
             "with --job FILE"
         )
+
+
+def own_policies(job: Declared) -> list[str]:
+    """The names of the declared policies that are none of ours."""
+    return [kind.name for kind in phases_of(job.policy).classes() if not is_ours(kind.name)]
 
 
 def check_url(url: str, *, tls: bool) -> None:
@@ -127,7 +135,12 @@ def check_url(url: str, *, tls: bool) -> None:
 
 
 def assigned(
-    job: Declared, partition: Partition, place: Place, keeper: Keeper, limits: Limits
+    job: Declared,
+    policy: PolicyEntry,
+    partition: Partition,
+    place: Place,
+    keeper: Keeper,
+    limits: Limits,
 ) -> ShardAssigned:
     """What a shard needs to start."""
     return ShardAssigned(
@@ -143,7 +156,8 @@ def assigned(
         fragment_len=partition.fragment_len,
         fingerprint=job.layout.fingerprint,
         optimizer=job.optimizer.parts(),
-        policy=job.policy.to_wire(),
+        policy=policy.settings,
+        policy_version=policy.version,
         max_norm=job.max_norm,
         codec=_entry(job),
         heartbeat_s=limits.heartbeat_s,
@@ -152,13 +166,18 @@ def assigned(
 
 
 def successor(
-    declared: Declared, partition: Partition, place: Place, keeper: Keeper, limits: Limits
+    declared: Declared,
+    policy: PolicyEntry,
+    partition: Partition,
+    place: Place,
+    keeper: Keeper,
+    limits: Limits,
 ) -> ShardAssigned:
     """What a process needs that takes a shard over."""
     taking = place.successor
     assert taking is not None
     return msgspec.structs.replace(
-        assigned(declared, partition, place, keeper, limits),
+        assigned(declared, policy, partition, place, keeper, limits),
         incarnation=taking.incarnation,
         secret=keeper.secret("shard", place.index, taking.incarnation),
         epoch=0,
@@ -191,6 +210,7 @@ def handover_secret(place: Place, keeper: Keeper) -> str:
 
 def joined(
     job: Declared,
+    policy: PolicyEntry,
     partition: Partition,
     shard_map: ShardMap,
     work: WorkEntry | None,
@@ -209,7 +229,9 @@ def joined(
         fragment_len=partition.fragment_len,
         shard_map=shard_map,
         fingerprint=job.layout.fingerprint,
-        policy=job.policy.to_wire(),
+        policy=policy.settings,
+        policy_version=policy.version,
+        policies_own=own_policies(job),
         optimizer=job.optimizer.parts(),
         work=work,
         wire_dtype=job.wire_dtype,

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from pydownpour.codecs import Codec
 from pydownpour.layout import Layout
 from pydownpour.optimizers import Part
-from pydownpour.policy import Policy
+from pydownpour.policy.phases import Declared as DeclaredPolicy
 from pydownpour.wire.messages import WorkEntry
 
 
@@ -60,8 +60,8 @@ class Declared(Protocol):
         """What shards do with a gradient."""
 
     @property
-    def policy(self) -> Policy:
-        """When replicas push and fetch."""
+    def policy(self) -> DeclaredPolicy:
+        """When replicas push and fetch; maybe one policy after the other."""
 
     @property
     def data(self) -> DeclaredWork | None:

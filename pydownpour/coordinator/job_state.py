@@ -20,6 +20,7 @@ from pydownpour.coordinator.detector import Change, Detector
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.places import Place, Places, Successor
+from pydownpour.coordinator.policies import Policies
 from pydownpour.coordinator.progress import Progress
 from pydownpour.coordinator.salvage import salvage_words
 from pydownpour.coordinator.units import Lease
@@ -42,6 +43,8 @@ from pydownpour.wire.messages import (
     LeaseAnswer,
     LeaseRequest,
     Leave,
+    PolicyStatus,
+    SetPolicy,
     ShardAssigned,
     ShardEnded,
     ShardHello,
@@ -121,6 +124,9 @@ class JobState:
         self.work = work_entry(declared.data)
         self.ledger = Ledger(self.work, limits) if self.work is not None else None
         self.places = Places(self.partition, limits)
+        self.policies = Policies(
+            declared.policy, limits, declared.optimizer.parts(), declared.codec
+        )
         self.members = Membership(limits)
         self.detector = Detector(limits)
         self.progress = Progress(limits)
@@ -176,7 +182,9 @@ class JobState:
             self.note_event(
                 now, "shard", index=place.index, url=place.url, host=place.host, pid=place.pid
             )
-        return admission.assigned(self.declared, self.partition, place, self.keeper, self.limits)
+        return admission.assigned(
+            self.declared, self.policies.entry, self.partition, place, self.keeper, self.limits
+        )
 
     def check_hello(self, message: ShardHello, now: float) -> None:
         """What can be said about an offer before anybody calls its URL; raises as ``hello``."""
@@ -214,7 +222,9 @@ class JobState:
                 now, "hand-over", shard=place.index, to=successor.url, host=successor.host,
                 pid=successor.pid,
             )  # fmt: skip
-        return admission.successor(self.declared, self.partition, place, self.keeper, self.limits)
+        return admission.successor(
+            self.declared, self.policies.entry, self.partition, place, self.keeper, self.limits
+        )
 
     def loading(self, index: int, secret: str, now: float) -> Place:
         """A shard asks for its first parameters: a sign of life, too.
@@ -249,6 +259,8 @@ class JobState:
             self.note_event(now, "alive", shard=place.index, was="silent", seconds=silent_s)
         self._note_refusals(counted, place.stats, now)
         self._note_waits(place, now)
+        if place.stats.policy > max(counted.policy, 1):
+            self.note_event(now, "policy obeyed", shard=place.index, version=place.stats.policy)
         place.told_end = self._is_concluded
         state = self.state if self._is_concluded or self.state != "failed" else "evaluating"
         is_behind = message.ids_version != self.members.forgotten.replicas
@@ -260,6 +272,7 @@ class JobState:
             ids=ids,
             live=self.members.live_ids() if is_behind else None,
             shard_map=self._newer_map(message),
+            policy=self.policies.newer(message.policy),
             serves=place.epoch,
             gives=admission.handover_secret(place, self.keeper),
         )
@@ -364,6 +377,7 @@ class JobState:
             self.progress.begin(now)
         return admission.joined(
             self.declared,
+            self.policies.entry,
             self.partition,
             self.places.shard_map,
             self.work,
@@ -415,6 +429,7 @@ class JobState:
             reason=self.reason(now),
             missed=[place.index for place, _ in missed[: limits.MISSED_TOLD_MAX]],
             shard_map=self._newer_map(message),
+            policy=self.policies.newer(message.policy),
         )
 
     def _hear(self, replica: int, incarnation: int, secret: str, now: float) -> Member:
@@ -498,7 +513,7 @@ class JobState:
         wait_s = max(
             self.limits.lease_retry_s, self.members.present_count / self.limits.lease_asks_per_s_max
         )
-        gate = self.declared.policy.may_lease(
+        gate = self.policies.current.may_lease(
             message.replica, self.members.present, ledger.samples_done
         )
         if gate:
@@ -537,6 +552,7 @@ class JobState:
             for failure in message.failures:
                 self._unit_failed(member, failure, now)
             self._finish_if_complete(ledger, now)
+            self._advance_policy(now)
         answer = CompleteAnswer(counted=counted)
         self.on_complete(message, answer)
         return answer
@@ -629,6 +645,33 @@ class JobState:
             )
         return self.ledger
 
+    # -- the policy ------------------------------------------------------------------------------
+
+    def set_policy(self, message: SetPolicy, now: float) -> PolicyStatus:
+        """Somebody wants another policy from now on.
+
+        Raises:
+            ConfigError: what is wrong with it; nothing changes.
+            JobFailed, ClosedError: the job is over.
+        """
+        self.check_open()
+        by = message.by or "a command"
+        if self.policies.set(message.settings, self.samples_done, now - self.started, by):
+            self._note_policy(now)
+        return self.policies.status
+
+    def _advance_policy(self, now: float) -> None:
+        """The next of the job's phases, if it is its turn."""
+        if not self.is_over and self.policies.advance(self.samples_done, now - self.started):
+            self._note_policy(now)
+
+    def _note_policy(self, now: float) -> None:
+        status = self.policies.status
+        self.note_event(
+            now, "policy", version=status.entry.version, policy=status.entry.settings,
+            samples=status.samples, by=status.by,
+        )  # fmt: skip
+
     # -- time passes -----------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -662,6 +705,7 @@ class JobState:
             self.note("held", self.ledger.overdue(now))
         elif self.state == "running" and self._all_replicas_gone(now):
             self._finish_without_replicas(now)
+        self._advance_policy(now)
 
     def _forget_the_gone(self, now: float) -> None:
         for member in self.members.forget(now):

@@ -24,7 +24,7 @@ from pydownpour.coordinator.salvage import PARTS_TOLD_MAX
 from pydownpour.coordinator.tally import WAITED, finite
 from pydownpour.coordinator.waits import table, who_waited
 from pydownpour.histogram import HistogramEntry
-from pydownpour.wire.messages import ReplicaStats
+from pydownpour.wire.messages import PolicyStatus, ReplicaStats
 
 AUDIT_LINES_MAX: Final = 100
 """What the ledger says against itself: one fault shows in many places, the first ones tell."""
@@ -85,7 +85,9 @@ def build_report(
         "shards": [_shard(place, waits) for place in places[: job.limits.report_rows_max]],
         "shards_count": len(places),
         "optimizer": job.declared.optimizer.describe(),
-        "policy": job.declared.policy.to_wire(),
+        "policy": job.policies.entry.settings,
+        "policies": [_version(status) for status in job.policies.versions],
+        "phases": job.policies.plan(),
         "parameters": job.declared.layout.len,
         "parameters_missing": list(job.missing[:PARTS_TOLD_MAX]),
         "losses": progress.curve.points,
@@ -125,6 +127,17 @@ def audit_report(report: Mapping[str, Any]) -> list[str]:
                     f"{what}: {by_replicas} by replicas, {report[what]} of the job, {total} to do"
                 )
     return wrong
+
+
+def _version(status: PolicyStatus) -> dict[str, Any]:
+    """One version of the job's policy, and when and why it came to be."""
+    return {
+        "version": status.entry.version,
+        "policy": status.entry.settings,
+        "at_s": status.at_s,
+        "samples": status.samples,
+        "by": status.by,
+    }
 
 
 def _work(job: JobState) -> dict[str, Any] | None:

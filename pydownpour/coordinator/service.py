@@ -52,6 +52,8 @@ from pydownpour.wire.messages import (
     LeaseRequest,
     Leave,
     Message,
+    PolicyStatus,
+    SetPolicy,
     ShardEnded,
     ShardHello,
     Status,
@@ -194,6 +196,8 @@ class CoordinatorService:
             Route("POST", "/v1/complete", self._handler(Complete, job.complete)),
             Route("POST", "/v1/leave", self._handler(Leave, job.leave)),
             Route("POST", "/v1/stop", self._handler(Stop, self._stop)),
+            Route("GET", "/v1/policy", self._policy),
+            Route("POST", "/v1/policy", self._handler(SetPolicy, job.set_policy)),
         ]
 
     # -- handlers --------------------------------------------------------------------------------
@@ -276,6 +280,16 @@ class CoordinatorService:
         self._stopped_at = self._stopped_at if self._stopped_at is not None else now
         self.job.finish(reason, now, outcome=outcome)
         self._news.set()
+
+    def set_policy(self, message: SetPolicy) -> PolicyStatus:
+        """As ``POST /v1/policy``: another policy from now on."""
+        try:
+            return self.job.set_policy(message, _now())
+        finally:
+            self._after()
+
+    async def _policy(self, call: Call) -> PolicyStatus:
+        return self.job.policies.status
 
     async def _healthz(self, call: Call) -> str:
         return "ok"

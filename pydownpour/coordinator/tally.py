@@ -10,6 +10,7 @@ from pydownpour import histogram, limits
 from pydownpour.wire.messages import ReplicaStats
 
 SUMMED = (
+    "switches",
     "steps",
     "samples",
     "units",

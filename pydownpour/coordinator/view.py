@@ -53,6 +53,7 @@ def status(job: JobState, now: float, *, run_folder: str, report: dict[str, Any]
         shards_count=len(job.places),
         bytes_to_shards=sum(place.stats.bytes_received for place in job.places),
         bytes_from_shards=sum(place.stats.bytes_sent for place in job.places),
+        policy=job.policies.status,
         run_folder=run_folder,
         report={k: v for k, v in report.items() if k not in ROWS} if report is not None else None,
     )

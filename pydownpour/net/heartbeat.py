@@ -58,6 +58,23 @@ class Heartbeats:
         self._turn = Turn(client.limits)
         self._with_counts = True
         self._logged = ""
+        self._rest: asyncio.Future[None] | None = None
+        """The pause until the next one, while it lasts."""
+
+    def hurry(self) -> None:
+        """Send the next one now: there is something to hear."""
+        if self._rest is not None and not self._rest.done():
+            self._rest.set_result(None)
+
+    async def _pause(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._rest = loop.create_future()
+        timer = loop.call_later(seconds, self.hurry)
+        try:
+            await self._rest
+        finally:
+            timer.cancel()
+            self._rest = None
 
     async def run(self) -> HeartbeatAnswer:
         """Returns the verdict: the first answer that says fenced, done or failed.
@@ -80,8 +97,8 @@ class Heartbeats:
                 self._heard(answer)
                 if answer.fenced or answer.state in ("done", "failed"):
                     return answer
-            next_in_s = sent_at + self._every_s - loop.time()
-            await asyncio.sleep(max(next_in_s, self._limits.backoff_min_s))
+            next_in_s = max(sent_at + self._every_s - loop.time(), self._limits.backoff_min_s)
+            await self._pause(next_in_s)
 
     async def _send(self) -> HeartbeatAnswer | None:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     pieces/schedule.py    when a replica pushes and fetches; who has work before the others
     pieces/gate.py        what a replica waits for after a step, and a replica's whole half
     pieces/combine.py     what becomes of pushes at a shard: a shard's whole half
+    phases.py      policies one after the other, as a job may declare them
     check.py       whether one can work, said before a job begins; back from the wire form
     table.py       those that ship, by name
     bfasgd.py      B-FASGD: fetches by chance, where they are likely to be worth their bytes
@@ -36,7 +37,15 @@ from pydownpour.policy.base import (
     ShardRule,
     Wait,
 )
-from pydownpour.policy.check import UsersPolicy, check, from_wire, is_ours
+from pydownpour.policy.check import (
+    UsersPolicies,
+    check,
+    check_codec,
+    check_known,
+    check_together,
+    from_wire,
+    is_ours,
+)
 from pydownpour.policy.pieces.scale import Scale
 from pydownpour.policy.table import POLICIES
 
@@ -54,9 +63,12 @@ __all__ = [
     "ReplicaRule",
     "Scale",
     "ShardRule",
-    "UsersPolicy",
+    "UsersPolicies",
     "Wait",
     "check",
+    "check_codec",
+    "check_known",
+    "check_together",
     "from_wire",
     "is_ours",
 ]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-from pydownpour import limits
+from pydownpour import _core, limits
 from pydownpour.codecs import Codec
 from pydownpour.errors import ConfigError
 from pydownpour.policy.base import (
@@ -32,8 +32,8 @@ from pydownpour.policy.pieces.payload import LANDS, PAYLOADS
 from pydownpour.policy.table import POLICIES
 
 T = TypeVar("T")
-UsersPolicy: TypeAlias = Callable[[], type[Policy]]
-"""Gives the class of the job's own policy."""
+UsersPolicies: TypeAlias = Callable[[], Sequence[type[Policy]]]
+"""Gives the classes of policies that the job declares."""
 
 POWER_MAX: Final = 8.0
 """Of a staleness: the core's own bound."""
@@ -44,32 +44,74 @@ GIVE_IT: Final = (
 )
 
 
-def from_wire(settings: Mapping[str, object], users: UsersPolicy | None = None) -> Policy:
+def from_wire(settings: Mapping[str, object], users: UsersPolicies | None = None) -> Policy:
     """The policy that ``Policy.to_wire`` described.
 
     Args:
         settings: Its wire form.
-        users: Gives the class of the job's own policy; asked if it is none of ours.
+        users: Gives the classes that the job declares; asked if it is none of ours.
 
     Raises:
         ConfigError: an unknown name or setting.
     """
     values = dict(settings)
     name = str(values.pop("name", None))
-    kind = POLICIES.get(name) or (users and users())
+    own = [one for one in users() if not is_ours(one.name)] if users and not is_ours(name) else []
+    kind = POLICIES.get(name) or next((one for one in own if one.name == name), None)
+    if kind is None and own:
+        raise ConfigError(
+            f"the policy is {name!r}, and known here are {', '.join(sorted(POLICIES))} and "
+            f"{', '.join(one.name for one in own)}: it is of another job file, or of another "
+            "version of it"
+        )
     if kind is None:
         raise ConfigError(
             f"unknown policy {name!r}; known are {', '.join(sorted(POLICIES))}. {GIVE_IT}"
-        )
-    if kind.name != name:
-        raise ConfigError(
-            f"the job's policy is {name!r}, and the one given here {kind.name!r}: it is of another "
-            "job file, or of another version of it"
         )
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if unknown := values.keys() - known:
         raise ConfigError(f"policy {name}: unknown settings {', '.join(sorted(unknown))}")
     return kind(**values)
+
+
+def check_together(parts: Sequence[tuple[str, dict[str, float]]], policy: Policy) -> None:
+    """Whether a job's optimizer, by its parts, gives a policy what it goes by.
+
+    Raises:
+        ConfigError: it does not, and what would.
+    """
+    if policy.needs_deviation and not _core.Optimizer(parts).tells:
+        raise ConfigError(
+            f"policy {policy.name} goes by how much gradients differ, and this job's optimizer "
+            f"({', '.join(name for name, _ in parts)}) does not tell: put dp.FASGD() before the "
+            "rule, dp.chain(dp.FASGD(), dp.SGD(lr=...)), or give the policy a fixed deviation"
+        )
+
+
+def check_codec(codec: Codec | None, policy: Policy) -> None:
+    """Whether a policy may follow on others whose job encodes gradients so.
+
+    Raises:
+        ConfigError: it brings another codec, and what travels is settled when a job begins.
+    """
+    brought = policy.codec()
+    if brought is not None and brought != codec:
+        raise ConfigError(
+            f"policy {policy.name} brings {brought.describe()}, and gradients of this job travel "
+            f"{'as they are' if codec is None else f'by {codec.describe()}'}: that does not change "
+            "while it runs"
+        )
+
+
+def check_known(names: Sequence[str], given: Sequence[type[Policy]]) -> None:
+    """Whether each of a job's own policies is among the classes that this process was given.
+
+    Raises:
+        ConfigError: names one that is not.
+    """
+    known = {kind.name for kind in given}
+    if missing := [name for name in names if name not in known]:
+        raise ConfigError(f"the job has a policy {missing[0]!r} of its own. {GIVE_IT}")
 
 
 def is_ours(name: str) -> bool:
@@ -116,7 +158,7 @@ def _check_wire(policy: Policy, who: str) -> None:
                 f"number up to 2**53, a flag, a text of {limits.LABEL_LEN_MAX} characters or None"
             )
     twin = _asked(
-        f"{who}: made again from {settings}", lambda: from_wire(settings, lambda: type(policy))
+        f"{who}: made again from {settings}", lambda: from_wire(settings, lambda: (type(policy),))
     )
     if twin != policy:
         raise ConfigError(

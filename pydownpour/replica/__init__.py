@@ -7,6 +7,7 @@ Two threads, loosely coupled, as in the paper's client: the user's code computes
     replica.py       what the user's function gets: parameters, work, step
     guard.py         one call at a time, awaited, not from a forked child
     trainer.py       what each of its calls does, step by step; asks the policy
+    switching.py     one version of the policy, and how a replica goes over to the next
     accrual.py       gradients that no push carries yet
     encoded.py       a push as it travels: gathered, checked, cast and checksummed once
     waited.py        how long it waited, by what for

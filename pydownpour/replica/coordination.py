@@ -40,6 +40,7 @@ from pydownpour.wire.messages import (
     LeaseAnswer,
     LeaseRequest,
     Leave,
+    PolicyEntry,
     ReplicaStats,
     ShardMap,
     UnitFailure,
@@ -73,6 +74,7 @@ class Coordination:
     Attributes:
         joined: The coordinator's answer to the join.
         shard_map: The newest.
+        policy: The job's, of the newest version that was heard of.
         layout: The job's.
         standing: Told what the coordinator says of the job.
         statistics: Makes this replica's counts, for heartbeats.
@@ -84,10 +86,15 @@ class Coordination:
         self._client, self.limits = client, client.limits
         self.joined, self.layout = joined, layout
         self.shard_map = joined.shard_map
+        self.policy = PolicyEntry(version=joined.policy_version, settings=joined.policy)
         self.standing = Standing(joined.job)
         self.statistics: Callable[[], ReplicaStats] = ReplicaStats
         self.rerouted: Callable[[ShardMap], object] = lambda shard_map: None
         self.received: Callable[[], Mapping[int, int]] = dict
+        self._beats = Heartbeats(
+            client, every_s=joined.heartbeat_s, make=self._heartbeat, heard=self._heard
+        )
+        self._policy_heard_of = joined.policy_version
         self._asked_about: dict[int, int] = {}
         """Bytes received by then from the shards that the coordinator asked about."""
 
@@ -195,9 +202,7 @@ class Coordination:
         Raises:
             Fenced, JobFailed: the coordinator's last word.
         """
-        verdict = await Heartbeats(
-            self._client, every_s=self.joined.heartbeat_s, make=self._heartbeat, heard=self._heard
-        ).run()
+        verdict = await self._beats.run()
         if verdict.fenced:
             raise Fenced(verdict.reason or "a newer incarnation of this replica lives")
         if verdict.state == "failed":
@@ -210,6 +215,7 @@ class Coordination:
             incarnation=self.joined.incarnation,
             secret=self.joined.secret,
             epoch=self.shard_map.epoch,
+            policy=self.policy.version,
             answering=self._answering(),
             replica=self.statistics() if with_counts else None,
             rss_peak_bytes=process.rss_peak_bytes(),
@@ -221,10 +227,18 @@ class Coordination:
         if shard_map is not None and shard_map.epoch > self.shard_map.epoch:
             self.shard_map = shard_map
             self.rerouted(shard_map)
+        if answer.policy is not None and answer.policy.version > self.policy.version:
+            self.policy = answer.policy
         before, now = self._asked_about, self.received()
         self._asked_about = {
             index: before.get(index, now[index]) for index in answer.missed if index in now
         }
+
+    def heard_of_policy(self, version: int) -> None:
+        """A shard obeys this version of the job's policy: ask for a newer one than ours at once."""
+        if version > max(self.policy.version, self._policy_heard_of):
+            self._policy_heard_of = version
+            self._beats.hurry()
 
     def _answering(self) -> list[int]:
         """Of the shards that the coordinator does not hear, those that sent us something since."""

@@ -36,16 +36,19 @@ class Gate:
         least_clock: That every live replica's clock is so far.
         clock: The steps that this replica has finished, which each shard is told.
         apart: No push of this replica is on its way to a shard meanwhile.
+        policy: The version of the job's policy whose rule asks.
     """
 
     rounds: tuple[int, ...] = ()
     least_clock: int = 0
     clock: int = 0
     apart: bool = False
+    policy: int = 0
 
     def at(self, shard: int) -> FetchNotice:
         """What a shard is told."""
-        return FetchNotice(self.rounds[shard] if self.rounds else 0, self.least_clock, self.clock)
+        rounds = self.rounds[shard] if self.rounds else 0
+        return FetchNotice(rounds, self.least_clock, self.clock, self.policy)
 
 
 NOW: Final = Gate()

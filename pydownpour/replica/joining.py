@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from pydownpour.errors import ConfigError
@@ -22,7 +22,7 @@ def join(
     token: str | None = None,
     ca: str | None = None,
     name: str = "",
-    policy: type[Policy] | None = None,
+    policy: type[Policy] | Sequence[type[Policy]] = (),
     limits: Limits = DEFAULT,
 ) -> Joining:
     """Take part in a running job from a loop that already exists.
@@ -39,7 +39,8 @@ def join(
         token: The job's token; default the environment's PYDOWNPOUR_TOKEN.
         ca: PEM file of the authority that signed the job's TLS certificates.
         name: For people; default host and process.
-        policy: The class of the job's policy, if it is one of the job file's own.
+        policy: The class of the job's policy, if it is one of the job file's own; of several
+            phases all such classes.
         limits: What the replica waits for and keeps at most.
 
     Raises:
@@ -51,7 +52,8 @@ def join(
     given = token if token is not None else os.environ.get("PYDOWNPOUR_TOKEN", "")
     access = Access(token=clean_token(given, "the token") or None, tls=Tls(ca=ca) if ca else None)
     layout = Layout.of(parameters) if parameters is not None else None
-    return Joining(Membership(url, layout, access, policy=policy, name=name, limits=limits))
+    policies = (policy,) if isinstance(policy, type) else tuple(policy)
+    return Joining(Membership(url, layout, access, policies=policies, name=name, limits=limits))
 
 
 @final

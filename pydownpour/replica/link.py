@@ -94,6 +94,7 @@ class Link:
         versions: The fragment versions of ``values``, in the session's of the whole layout.
         on_answered: Called with a push when the shard has answered for some of it.
         on_fetched: Called when a fetch has landed.
+        on_policy: Called with the version of the job's policy when the shard obeys a newer one.
     """
 
     def __init__(
@@ -135,15 +136,15 @@ class Link:
         """The shard has applied, and closed, so much at least."""
         self.reconnects = self.duplicates = 0
         self.bytes_sent = self.bytes_received = 0
-        self.fallback = False
-        self.connected = False
-        """The shard has taken us in."""
+        self.fallback = self.connected = False
+        """The shard has refused to upgrade; it has taken us in."""
         self._wake = asyncio.Event()
         self._newest = self._answered = 0
         """The newest push that was queued; and that this shard has answered wholly."""
         self._fetches = 0
         self.on_answered: Callable[[Push], object] = lambda push: None
         self.on_fetched: Callable[[], object] = lambda: None
+        self.on_policy: Callable[[int], object] = lambda version: None
         longest = min(fragment_len, entry.len)
         size = longest * self.item_size if codec is None else codec.size_max(longest)
         self.pieces = Pieces(limits.HEADER_SIZE + size, self.limits)
@@ -417,7 +418,7 @@ class Link:
         """With our clock as this shard may know it: before the steps of pushes that are open."""
         notice = self._fetching.notice
         if self.queue and (settled := self.queue[0].push.clock - 1) < notice.clock:
-            return FetchNotice(notice.rounds, notice.least_clock, settled)
+            return FetchNotice(notice.rounds, notice.least_clock, settled, notice.policy)
         return notice
 
     def _asked(self, request: int) -> Asked:
@@ -425,9 +426,10 @@ class Link:
         now, heard, notice = self._fetching, self._heard, self._settled_notice()
         if self._to_tell <= notice.clock:
             self._told, self._to_tell = max(self._told, self._to_tell), 0
-        now.begun_at = Age(
-            heard.lsn, max(heard.round, notice.rounds), max(heard.clock, notice.least_clock)
-        )
+        # A shard that obeys another policy waits for nothing that this one's rule wants.
+        is_waited_for = notice.policy == self.view.policy
+        rounds, least = (notice.rounds, notice.least_clock) if is_waited_for else (0, 0)
+        now.begun_at = Age(heard.lsn, max(heard.round, rounds), max(heard.clock, least))
         return Asked(request, self.known.lsn, now.first, notice)
 
     def _fetch_at_once(self, transport: Transport) -> bool:
@@ -509,7 +511,7 @@ class Link:
         """One frame from the shard that is not parameters."""
         if frame.kind == Kind.ACK:
             receipt = frames.receipt(frame)
-            self.view = receipt.view
+            self._see(receipt.view)
             if receipt.applied != frame.count:
                 self._question(frame, receipt)
                 self.duplicates += frame.count - receipt.applied
@@ -520,7 +522,8 @@ class Link:
             self._refused(frame)
         elif frame.kind == Kind.FETCHED:
             if frame.seq == self.fetch_wanted:
-                self.view = view = View.decode(frame.payload)
+                view = View.decode(frame.payload)
+                self._see(view)
                 age = Age(frame.version, view.round, view.least_clock)
                 (self.fetch_begins if frame.flags else self.fetch_done)(age)
         elif frame.kind == Kind.VIEW:
@@ -532,6 +535,12 @@ class Link:
             if frame.aux == Code.WRONG_EPOCH:
                 raise WrongEpoch(words, peer=self.entry.url)
             raise PeerLost(f"{self.describe()} ended the stream: {words}", peer=self.entry.url)
+
+    def _see(self, view: View) -> None:
+        """What the shard says of the cluster."""
+        if view.policy > self.view.policy:
+            self.on_policy(view.policy)
+        self.view = view
 
     def _question(self, ack: _core.Frame, receipt: frames.Receipt) -> None:
         """A record that was sent once cannot have been applied before: it is applied nowhere."""
@@ -548,7 +557,7 @@ class Link:
 
     def _viewed(self, frame: _core.Frame) -> None:
         """Something waits for others, and for whom; or what waited may come now."""
-        self.view = View.decode(frame.payload)
+        self._see(View.decode(frame.payload))
         if frame.flags & frames.VIEW_SEND_AGAIN:
             self._held, self._held_until = "", 0.0
             self.turned_down.ended(asyncio.get_running_loop().time())

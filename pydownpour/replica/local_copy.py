@@ -24,19 +24,18 @@ class LocalCopy:
 
     Args:
         layout: The job's.
-        landing: What a fetch does to it: ``replace``, ``keep`` (its own progress since the last) or
-            ``redo`` (its own steps since it was asked for).
 
     Attributes:
         parameters: The arrays, by name.
         base: What was fetched last.
     """
 
-    def __init__(self, layout: Layout, landing: str) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.flat: Flat = layout.zeros()
-        self._anchor = layout.zeros() if landing == "keep" else None
+        self._keeps = False
+        self._anchor: Flat | None = None
         """What the last fetch brought, where the copy's own progress since then is kept."""
-        self._since = layout.zeros() if landing == "redo" else None
+        self._since: Flat | None = None
         """Own steps since the fetch that comes next was asked for."""
         self._views = layout.views(self.flat)
         self._foreign = {
@@ -47,12 +46,22 @@ class LocalCopy:
         self.parameters = Parameters({**self._views, **self._foreign})
         self.base = Base()
 
+    def begin(self, landing: str) -> None:
+        """From now on fetches land so.
+
+        ``replace`` the copy, ``keep`` its own progress since the last, or ``redo`` its own steps
+        since it was asked for. The next one replaces it, whatever it had gained by itself.
+        """
+        self._keeps, self._anchor = landing == "keep", None
+        self._since = np.zeros_like(self.flat) if landing == "redo" else None
+
     def land(self, values: Flat, base: Base) -> None:
         """Take what was fetched: replace the copy, keep what it gained by itself, or redo that."""
         if self._since is not None:
             np.add(values, self._since, out=self.flat)
         elif self._anchor is None:
             np.copyto(self.flat, values)
+            self._anchor = values.copy() if self._keeps else None
         else:
             np.subtract(values, self._anchor, out=self._anchor)
             np.add(self.flat, self._anchor, out=self.flat)

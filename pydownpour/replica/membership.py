@@ -15,7 +15,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from pydownpour.errors import JobFailed
@@ -40,7 +40,7 @@ class Membership:
     Args:
         url: The coordinator's.
         layout: What will be trained; None takes the job's.
-        policy: The class of the job's policy, if it is none of ours.
+        policies: The classes of the job's policies that are none of ours.
         access, name, owner, rng, own_thread, limits: As :func:`pydownpour.replica.run.run_replica`.
 
     Attributes:
@@ -53,7 +53,7 @@ class Membership:
         layout: Layout | None,
         access: Access,
         *,
-        policy: type[Policy] | None = None,
+        policies: Sequence[type[Policy]] = (),
         name: str = "",
         owner: str = "",
         rng: random.Random | None = None,
@@ -61,7 +61,7 @@ class Membership:
         limits: Limits = DEFAULT,
     ) -> None:
         self._url, self._layout, self._access, self._limits = url, layout, access, limits
-        self._policy = policy
+        self._policies = policies
         self._name, self._owner = name, owner
         self._rng = rng or random.SystemRandom()
         self._own_thread = own_thread
@@ -137,7 +137,7 @@ class Membership:
     def _train(self) -> Trainer:
         assert self._session is not None
         clock = time.monotonic if self._own_thread else asyncio.get_running_loop().time
-        self._trainer = Trainer(self._session, self._portal, clock, self._policy)
+        self._trainer = Trainer(self._session, self._portal, clock, self._policies)
         self.is_open = True
         return self._trainer
 

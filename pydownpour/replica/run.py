@@ -14,7 +14,7 @@ from pydownpour.errors import ClosedError, DownpourError
 from pydownpour.layout import Layout
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
-from pydownpour.policy import Policy
+from pydownpour.policy.phases import Declared, phases_of
 from pydownpour.replica.failure import EndedItself, note_unit
 from pydownpour.replica.membership import Membership
 from pydownpour.replica.replica import BlockingReplica, Replica
@@ -35,7 +35,7 @@ class TrainingJob(Protocol):
         """The user's function, ``async def`` or ``def``."""
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Declared:
         """Its class, if it is none of ours."""
 
 
@@ -73,7 +73,7 @@ async def run_replica(
         coordinator,
         job.layout,
         access,
-        policy=type(job.policy),
+        policies=phases_of(job.policy).classes(),
         name=name,
         owner=owner,
         rng=rng,

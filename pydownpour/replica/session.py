@@ -98,6 +98,8 @@ class Session:
         self.progress: Callable[[], ReplicaStats] = ReplicaStats
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[asyncio.Task[Any], None] = {}
+        for link in self.links:
+            link.on_policy = coordination.heard_of_policy
         coordination.statistics = self.statistics
         coordination.rerouted = self.reroute
         coordination.received = lambda: {link.entry.index: link.traffic()[1] for link in self.links}

@@ -6,15 +6,14 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, final
 
 import numpy as np
 
-from pydownpour import _core, config, limits
+from pydownpour import _core, config
 from pydownpour.errors import ConfigError, GradientsRefused, NonFiniteGradient, ParameterError
-from pydownpour.optimizers import local_rate
-from pydownpour.policy import Actions, ClusterView, Policy, from_wire
+from pydownpour.policy import Actions, ClusterView, Policy, check_known
 from pydownpour.replica.accrual import Accrual, Accrued
 from pydownpour.replica.encoded import EncodedPush, Encoder, Found
 from pydownpour.replica.fetcher import Gate
@@ -25,9 +24,10 @@ from pydownpour.replica.portal import Portal, Work
 from pydownpour.replica.pushes import Base, Portion, Push
 from pydownpour.replica.session import Session
 from pydownpour.replica.standing import Until
+from pydownpour.replica.switching import Ruling
 from pydownpour.replica.waited import Kind, Waited
 from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
-from pydownpour.wire.messages import Completion, ReplicaStats, UnitEntry
+from pydownpour.wire.messages import Completion, PolicyEntry, ReplicaStats, UnitEntry
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ LARGEST: Final = {
     "float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308
 }  # fmt: skip
 """The largest finite value of each dtype gradients may travel as."""
+NOTHING: Final = Actions(push=False, fetch=False)
+"""What a rule wants that waits for nothing."""
 LOSSES_KEPT: Final = 50
 """Losses averaged for the progress display."""
 
@@ -55,7 +57,7 @@ class Trainer:
         session: Open.
         portal: The way to the session's loop.
         clock: Seconds, of the user's thread.
-        policy: The class of the job's policy, if it is none of ours.
+        policies: The classes of the job's policies that are none of ours.
     """
 
     def __init__(
@@ -63,29 +65,22 @@ class Trainer:
         session: Session,
         portal: Portal,
         clock: Callable[[], float],
-        policy: type[Policy] | None = None,
+        policies: Sequence[type[Policy]] = (),
     ) -> None:
         joined = session.joined
+        check_known(joined.policies_own, policies)
         self.session, self.portal, self.clock = session, portal, clock
         self.standing, self.fetcher, self.outbox = session.standing, session.fetcher, session.outbox
         self.leases = Leases(session.coordination, session.outbox, session.spawn)
         self.guard = Guard()
         self.work = joined.work
-        users = (lambda: policy) if policy is not None else None
-        adopted = from_wire(joined.policy, users)
-        self.rule = adopted.replica()
-        rate = self.rule.local_rate
-        self._rate = local_rate(joined.optimizer) if rate is None else rate
-        self.copy = LocalCopy(session.layout, self.rule.land)
+        self._policies = policies
+        self.copy = LocalCopy(session.layout)
         self.accrual = Accrual(session.layout)
-        # A round waits for each replica's push, and divides by those that each fragment has.
-        leaves_out = not adopted.shard().combines
-        self.encoder = Encoder(session.layout, joined, leaves_out=leaves_out)
-        fitting = session.coordination.limits.pushes_in_flight_size_max // self.encoder.size
-        self.in_flight_max = max(1, min(self.rule.in_flight, limits.PUSHES_IN_FLIGHT_MAX, fitting))
-        self.memory = PushMemory(self.encoder, self.in_flight_max)
+        self.encoder = Encoder(session.layout, joined)
+        self._obey(session.coordination.policy)
+        self.switches = 0
         self.steps = self.samples = self.units = self.pushes = 0
-        self._apart = self.rule.land == "redo"
         self._head_start = 0
         """Steps that shards counted for the slowest before this replica's first, or without it."""
         self.dropped = self._dropped_in_a_row = 0
@@ -123,12 +118,12 @@ class Trainer:
         self._check_refusals()
         arrays = self._taken(gradients)
         count = self._note_step(loss, samples)
-        actions = self.rule.after_step(self.steps - 1, self._view())
+        actions = self.ruling.rule.after_step(self.steps - 1, self._view())
         push = yield from self._give(arrays, count, is_pushed=actions.push)
         if push is not None and actions.wait:
             yield from self._await("push", self.outbox.all_settled(push.index))
         elif push is not None and self.must_wait:
-            yield from self._await("push", self.outbox.in_flight(self.in_flight_max))
+            yield from self._await("push", self.outbox.in_flight(self.ruling.in_flight_max))
         gate = self._gate(actions, push)
         if actions.push and (push is None or push.reason):
             # Nothing is pushed of this step, and others may wait for it.
@@ -142,6 +137,7 @@ class Trainer:
                 self.copy.asked()
                 self.fetcher.begin()
                 self.portal.post(self.fetcher.start, gate)
+        yield from self._go_over()
 
     def _await(self, kind: Kind, work: Work) -> Steps[Any]:
         """Wait for something, and count for how long."""
@@ -157,7 +153,8 @@ class Trainer:
         if actions.after_round and push is not None and not push.reason:
             rounds = tuple(round + 1 for round in push.base.rounds)
         least = actions.least_clock + self._head_start if actions.least_clock else 0
-        return Gate(rounds, least, self.told_clock, self._apart)
+        apart = self.ruling.rule.land == "redo"
+        return Gate(rounds, least, self.told_clock, apart, self.ruling.version)
 
     def _view(self) -> ClusterView:
         """What the rule is told of the others, in steps of this replica's own.
@@ -168,7 +165,7 @@ class Trainer:
         least, most = self.fetcher.least_clocks()
         self._head_start = max(self._head_start, most - self.steps)
         epoch = self.session.coordination.shard_map.epoch
-        draws = tuple(self.session.rng.random() for _ in range(self.rule.draws))
+        draws = tuple(self.session.rng.random() for _ in range(self.ruling.rule.draws))
         # What has been fetched lands before the next step.
         clock = self.fetcher.clock if self.fetcher.is_idle else self.copy.base.clock
         return ClusterView(
@@ -186,7 +183,7 @@ class Trainer:
 
     def fetch(self, gate: Gate | None = None) -> Steps[None]:
         """As ``Replica.fetch``."""
-        gate = gate or Gate(clock=self.told_clock, apart=self._apart)
+        gate = gate or self._gate(NOTHING, None)
         kind: Kind = "round" if gate.rounds else "clock" if gate.least_clock else "fetch"
         self.copy.asked()
         yield from self._await(kind, self.fetcher.fetch(gate))
@@ -207,6 +204,7 @@ class Trainer:
             lent = self.leases.next(accrued=not self.accrual.is_empty, ahead=ahead)
             entry = yield from self._await("work", lent)
             if isinstance(entry, UnitEntry):
+                yield from self._go_over()
                 if self.leases.waited:
                     # Its parameters are as old as the wait: after a warm start, all of it.
                     self.leases.waited = False
@@ -217,6 +215,35 @@ class Trainer:
             yield from self.flush()
             if entry is None:
                 return None
+
+    # -- the policy ------------------------------------------------------------------------------
+
+    def _obey(self, entry: PolicyEntry) -> None:
+        """Make what depends on the policy; no push is open."""
+        session = self.session
+        self.ruling = Ruling(
+            entry,
+            session.joined,
+            self.encoder.size,
+            session.coordination.limits,
+            lambda: self._policies,
+        )
+        self.copy.begin(self.ruling.rule.land)
+        self.encoder.leaves_out = self.ruling.leaves_out
+        self.memory = PushMemory(self.encoder, self.ruling.in_flight_max)
+
+    def _go_over(self) -> Steps[None]:
+        """Between two steps: go over to the newest version of the policy, if it is not ours."""
+        while (entry := self.session.coordination.policy).version > self.ruling.version:
+            before = self.ruling.version
+            yield from self._push()
+            yield from self._await("push", self.outbox.all_settled(self.pushes))
+            self._obey(entry)
+            self.switches += 1
+            log.info(
+                "policy %s, version %d; before: version %d", entry.settings, entry.version, before
+            )
+            yield from self.fetch()
 
     # -- gradients -------------------------------------------------------------------------------
 
@@ -262,8 +289,8 @@ class Trainer:
             unit.last_push = self.pushes + 1
         if not at_once:
             self.accrual.add(arrays, self.copy.base, samples, lease)
-        if self._rate:
-            self.copy.step(arrays, self._rate)
+        if self.ruling.local_rate:
+            self.copy.step(arrays, self.ruling.local_rate)
         if at_once:
             leases = () if lease is None else (lease,)
             return self._post(arrays, Accrued(self.copy.base, samples, 1, leases), room, found)
@@ -451,7 +478,7 @@ class Trainer:
     @property
     def must_wait(self) -> bool:
         """True when the window of unacknowledged pushes is full."""
-        return self.pushes - self.outbox.settled > self.in_flight_max
+        return self.pushes - self.outbox.settled > self.ruling.in_flight_max
 
     def land(self) -> None:
         """Land a finished fetch, as the policy says, if there is one."""
@@ -481,6 +508,8 @@ class Trainer:
         """This side's counts; read from the session's thread, so only plain attributes."""
         losses = self._losses
         return ReplicaStats(
+            policy=self.ruling.version,
+            switches=self.switches,
             steps=self.steps,
             samples=self.samples,
             units=self.units,

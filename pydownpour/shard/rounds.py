@@ -19,16 +19,25 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, final
 
 from pydownpour import _core
-from pydownpour.errors import LimitExceeded, NonFiniteGradient
-from pydownpour.policy import Accumulate, ClusterView, Decision, NotYet, PushInfo, ShardRule, Wait
+from pydownpour.errors import ConfigError, LimitExceeded, NonFiniteGradient
+from pydownpour.policy import (
+    Accumulate,
+    ClusterView,
+    Decision,
+    NotYet,
+    PushInfo,
+    UsersPolicies,
+    Wait,
+)
+from pydownpour.shard.switching import Ruling
 from pydownpour.shard.turns import Share, Turns
 from pydownpour.waits import Waits
 from pydownpour.wire.frames import View
-from pydownpour.wire.messages import LiveIds
+from pydownpour.wire.messages import LiveIds, PolicyEntry
 
 log = logging.getLogger(__name__)
 
-Event: TypeAlias = Literal["taken", "arrived", "closing"]
+Event: TypeAlias = Literal["taken", "arrived", "closing", "switching", "switched"]
 
 
 @final
@@ -129,6 +138,7 @@ class Rounds:
         rule: The policy's.
         store: Where rounds are closed.
         turns: What may be done in one turn of the loop.
+        users: Gives the classes that the job declares, for newer versions.
 
     Attributes:
         epoch: Of the newest shard map that was heard of.
@@ -137,12 +147,25 @@ class Rounds:
         dropped: Fragments' rounds whose update would not have been finite, and changed nothing.
         waiting: Who is to be woken when something has moved, and how.
         on_event: An observer: told of pushes that are taken and that have arrived, and of rounds
-            that are about to be closed. Checks count on it.
+            that are about to be closed, and of a newer policy. Checks count on it.
+        switches: Newer policies that this process went over to.
     """
 
-    def __init__(self, rule: ShardRule, store: _core.Shard, turns: Turns) -> None:
-        self._rule, self._store, self._limits = rule, store, turns.limits
+    def __init__(
+        self,
+        ruling: Ruling,
+        store: _core.Shard,
+        turns: Turns,
+        users: UsersPolicies | None = None,
+    ) -> None:
+        self._ruling, self._rule = ruling, ruling.rule
+        self._store, self._limits, self._users = store, turns.limits, users
         self._share = Share(turns)
+        self._next_ruling: Ruling | None = None
+        """It is gone over to as soon as what is open is closed."""
+        self._awaits_any = False
+        """A push is to be added to the open round."""
+        self.switches = 0
         self._tells = store.tells
         self.epoch = 0
         self._clocks = Clocks()
@@ -170,6 +193,11 @@ class Rounds:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def policy(self) -> PolicyEntry:
+        """By whose rule it goes."""
+        return self._ruling.entry
+
+    @property
     def round(self) -> int:
         """Rounds closed before the open one."""
         return self._rule.round
@@ -183,8 +211,9 @@ class Rounds:
     def shown(self) -> View:
         """What replicas are told."""
         shown, least, round = self._shown, self._clocks.least, self._rule.round
-        if shown.least_clock != least or shown.round != round or shown.epoch != self.epoch:
-            shown = self._shown = View(self.epoch, least, round)
+        is_new = shown.least_clock != least or shown.round != round or shown.epoch != self.epoch
+        if is_new or shown.policy != self.policy.version:
+            shown = self._shown = View(self.epoch, least, round, self.policy.version)
         if self._tells:
             return shown._replace(deviation=self._store.deviation)
         return shown
@@ -204,6 +233,7 @@ class Rounds:
         """What becomes of a push."""
         decision = self.decide(push)
         if isinstance(decision, Accumulate):
+            self._awaits_any = True
             self.on_event("taken", push)
         return decision
 
@@ -247,13 +277,22 @@ class Rounds:
         self._clocks.heard(sorted(known | self._newcomers))
         self._look_soon()
 
-    def waits_for(self, round: int, clock: int) -> Wait | None:
-        """For whom a fetch waits; None if for nobody.
+    def waits_for(
+        self, round: int, clock: int, *, policy: int = 0, replica: int = 0
+    ) -> Wait | None:
+        """For whom a fetch of ``replica`` waits; None if for nobody.
 
-        It shall find ``round`` rounds closed, and every live replica at ``clock`` at least.
+        It shall find ``round`` rounds closed, and every live replica at ``clock`` at least, if it
+        is of who obeys the same ``policy`` (0: whatever it is). A rule that does not combine closes
+        no rounds, and nobody waits for that. Nor does a replica wait for a round that waits for it:
+        its last gradient was another rule's, and it has to give one more.
         """
-        if self.round < round:
+        if policy not in (0, self.policy.version):
+            return None
+        if self._rule.combines and self.round < round:
             wait = self._rule.due(self.view, self.now())
+            if wait is not None and replica in wait.on:
+                return None
             return wait or Wait(f"round {self.round} to be applied")
         behind = self._clocks.behind(clock)
         return Wait(f"{{on}} to finish {clock} steps", on=behind) if behind else None
@@ -266,12 +305,14 @@ class Rounds:
         """It waits no more."""
         self.waits.let_go(owner, replica, self.now())
 
-    async def reached(self, replica: int, round: int, clock: int, within_s: float) -> str:
+    async def reached(
+        self, replica: int, round: int, clock: int, within_s: float, policy: int = 0
+    ) -> str:
         """Wait until that is so, for a while; for whom it still waits then, or ""."""
         moved = asyncio.Event()
         try:
             async with asyncio.timeout(within_s):
-                while wait := self.waits_for(round, clock):
+                while wait := self.waits_for(round, clock, policy=policy, replica=replica):
                     self.held(moved, replica, wait)
                     self.waiting[moved] = moved.set
                     await moved.wait()
@@ -282,6 +323,60 @@ class Rounds:
             if self.waiting.pop(moved, None) is not None:
                 self.let_go(moved, replica)
         return ""
+
+    # -- another policy --------------------------------------------------------------------------
+
+    def go_over(self, entry: PolicyEntry) -> None:
+        """Obey a newer version of the job's policy as soon as what is open is closed.
+
+        One that cannot be obeyed is said; the next heartbeat tries again.
+        """
+        newest = (self._next_ruling or self._ruling).entry
+        if self._is_stopped or entry.version <= newest.version:
+            return
+        try:
+            ruling = Ruling.of(entry, self._users)
+            if ruling.rule.combines:
+                self._store.start_accumulating()
+        except (ConfigError, LimitExceeded) as error:
+            log.error("version %d of the job's policy is not obeyed: %s", entry.version, error)
+            return
+        self._next_ruling = ruling
+        self._look_soon()
+
+    def _went_over(self) -> bool:
+        """Go over to the next rule, if there is one; False if what is open cannot be closed now."""
+        if self._next_ruling is None:
+            return True
+        if self._goes_on:
+            return False
+        self.on_event("switching", None)
+        if self._is_closing or self._holds_any:
+            if not self._close():
+                return False  # who goes on with it looks again
+        elif self._awaits_any:
+            self._use_up()
+        before, self._ruling, self._next_ruling = self._ruling, self._next_ruling, None
+        self._rule = self._ruling.rule
+        self._rule.round = before.rule.round
+        self.switches += 1
+        log.info(
+            "policy %s, version %d, from round %d on; before: %s",
+            self.policy.settings,
+            self.policy.version,
+            self.round,
+            before.entry.settings,
+        )
+        self.on_event("switched", None)
+        return True
+
+    def _use_up(self) -> None:
+        """Close the open round, which is empty: records that were to be added to it come again."""
+        first = self._store.first_fragment
+        for fragment in range(first, first + self._store.fragments):
+            self._store.close_round(fragment, self.round)
+        self._rule.closed()
+        self._awaits_any = False
 
     # -- the shard moves -------------------------------------------------------------------------
 
@@ -298,7 +393,7 @@ class Rounds:
     def export(self) -> dict[str, Any]:
         """Everything that another process needs to go on, as JSON has it."""
         return {
-            "rule": self._rule.export(),
+            **self._ruling.export(),
             "clocks": list(self._clocks.of.items()),
             "least_clock": self._clocks.least,
             "closing": self._is_closing,
@@ -306,8 +401,15 @@ class Rounds:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`export` gave."""
-        self._rule.load(state["rule"])
+        """Take back what :meth:`export` gave.
+
+        Raises:
+            ConfigError: this process cannot build the policy.
+        """
+        self._ruling = Ruling.load(state, self._users)
+        self._rule = self._ruling.rule
+        if self._rule.combines:
+            self._store.start_accumulating()
         self._is_closing, self._next = bool(state["closing"]), int(state["next"])
         clocks = [(int(replica), int(clock)) for replica, clock in state["clocks"]]
         self._clocks.load(int(state["least_clock"]), clocks)
@@ -345,6 +447,8 @@ class Rounds:
             self._timer.cancel()
             self._timer = None
         if self._is_stopped:
+            return
+        if not self._went_over():
             return
         # Before the coordinator's first word nobody knows who is to be waited for.
         while self._rule.combines and self.live_version and not self._goes_on:
@@ -385,6 +489,7 @@ class Rounds:
             self._next += 1
         self._is_closing, self._next = False, self._store.first_fragment
         self._rule.closed()
+        self._awaits_any = False
         self.closed += 1
         return True
 

@@ -31,7 +31,7 @@ from pydownpour.net.client import Client
 from pydownpour.net.heartbeat import Heartbeats
 from pydownpour.net.retry import patiently
 from pydownpour.net.server import Call, FrameBody, Route, Server, UpgradeRoute
-from pydownpour.policy import UsersPolicy
+from pydownpour.policy import UsersPolicies
 from pydownpour.shard.filling import Filling
 from pydownpour.shard.gate import AckGate
 from pydownpour.shard.handover import Giving, TakingOver
@@ -66,7 +66,7 @@ async def serve_shard(
     announce: Callable[[str], None],
     index: int | None = None,
     advertise: str | None = None,
-    policy: UsersPolicy | None = None,
+    policies: UsersPolicies | None = None,
     rng: random.Random | None = None,
     ticket: str = "",
     limits: Limits = DEFAULT,
@@ -81,8 +81,8 @@ async def serve_shard(
         index: The place we want in the shard map; None takes any.
         advertise: The URL replicas shall use, if it is not the one we listen on (behind a proxy,
             or bound to all addresses).
-        policy: Gives the class of the job file's own policy; asked if the job has one. None: it is
-            not known here.
+        policies: Gives the classes of the job's policies; asked if one is none of ours. None: they
+            are not known here.
         rng: Randomness for the registration's nonce, which nobody else may guess.
         ticket: The coordinator's leave to take the shard ``index`` over from another process.
         limits: What it waits for and keeps at most.
@@ -92,7 +92,7 @@ async def serve_shard(
         JobFailed: the job failed, or the coordinator was gone for too long.
     """
     await run_shard(
-        ShardService(access, policy, limits=limits),
+        ShardService(access, policies, limits=limits),
         coordinator=coordinator,
         bind=bind,
         access=access,
@@ -157,11 +157,11 @@ class ShardService:
     def __init__(
         self,
         access: Access,
-        policy: UsersPolicy | None = None,
+        policies: UsersPolicies | None = None,
         gate: AckGate | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
-        self._access, self._policy, self._gate, self.limits = access, policy, gate, limits
+        self._access, self._policies, self._gate, self.limits = access, policies, gate, limits
         self._shard: Shard | None = None
         self.on_load: Callable[[Shard], object] = lambda shard: None
         """An observer: called with the state of a shard that is about to load. Checks count on
@@ -200,7 +200,7 @@ class ShardService:
             version=pydownpour.__version__,
             nonce=f"{rng.getrandbits(128):032x}",
             codecs=_core.codecs(),
-            has_job=self._policy is not None,
+            has_job=self._policies is not None,
         )
 
     async def load(self, client: Client, assigned: ShardAssigned) -> None:
@@ -209,7 +209,7 @@ class ShardService:
         A coordinator that is away, or a connection that breaks on the way, is tried again, and what
         has come is kept.
         """
-        shard = Shard(assigned, self._policy, self._gate, self.limits)
+        shard = Shard(assigned, self._policies, self._gate, self.limits)
         self.on_load(shard)
         filling = Filling(shard.store)
         headers = {messages.HEADER_SECRET: assigned.secret}
@@ -241,7 +241,7 @@ class ShardService:
             DownpourError: what the shard has could not be got.
         """
         check_not_plain(client.url, source.url, f"shard {assigned.index}")
-        shard = self._shard = Shard(assigned, self._policy, limits=self.limits)
+        shard = self._shard = Shard(assigned, self._policies, limits=self.limits)
         self.on_load(shard)
         taking = TakingOver(shard, source, self._access)
         copy = asyncio.ensure_future(
@@ -299,6 +299,7 @@ class ShardService:
             epoch=shard.map_epoch,
             ids_version=shard.ids_version,
             live_version=shard.rounds.live_version,
+            policy=shard.rounds.policy.version,
             shard=self._statistics(shard) if with_counts else None,
         )
 
@@ -321,6 +322,8 @@ class ShardService:
         elif shard.state == "giving" and not answer.gives:
             self._giving = None
             shard.serve(shard.epoch)
+        if answer.policy is not None and shard.state == "serving":
+            shard.rounds.go_over(answer.policy)
 
     # -- handlers --------------------------------------------------------------------------------
 
@@ -408,7 +411,8 @@ class ShardService:
         if replica != READER:
             shard.told(replica, incarnation, clock)
         within_s = self.limits.ack_every_s
-        if words := await shard.rounds.reached(replica, rounds, least_clock, within_s):
+        policy = number(call.query.get("policy", "0"), "policy", LSN_MAX)
+        if words := await shard.rounds.reached(replica, rounds, least_clock, within_s, policy):
             return FrameBody(iter([[frames.view(shard.rounds.shown, words=words)], None]).__next__)
         batches = fetch_batches(shard, 0, since, first)
 

@@ -30,9 +30,10 @@ from pydownpour.limits import (
     Limits,
 )
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Refuse, UsersPolicy, from_wire
+from pydownpour.policy import Accumulate, Apply, NotYet, PushInfo, Refuse, UsersPolicies
 from pydownpour.shard.gate import AckGate
 from pydownpour.shard.rounds import Rounds
+from pydownpour.shard.switching import Ruling
 from pydownpour.shard.turns import Turns
 from pydownpour.states import State, Table
 from pydownpour.wire import frames
@@ -40,6 +41,7 @@ from pydownpour.wire.frames import Code
 from pydownpour.wire.messages import (
     Contents,
     KnownIds,
+    PolicyEntry,
     RefusedEntry,
     ShardAssigned,
     ShardEntry,
@@ -72,7 +74,7 @@ process of a shard does: one that gives goes on only if the other never will."""
 
 NOT_SUMMED: Final = frozenset(
     ("index", "ready", "lsn", "refused_by", "streams", "staleness", "memory", "rss_bytes",
-     "rss_peak_bytes", "waits", "clock_least", "clock_most", "clock_spread_max")
+     "rss_peak_bytes", "waits", "clock_least", "clock_most", "clock_spread_max", "policy")
 )  # fmt: skip
 """What of ShardStats is no total, or is added up in another way."""
 
@@ -152,7 +154,7 @@ class Shard:
 
     Args:
         assigned: What the coordinator said.
-        policy: Gives the class of the job file's own policy, if the job has one.
+        policies: Gives the classes of the job's policies, if it was given the job file.
         gate: With the journal that records go to; None: they are in memory alone.
         limits: What is reserved, kept and done in a turn at most.
 
@@ -163,7 +165,7 @@ class Shard:
     def __init__(
         self,
         assigned: ShardAssigned,
-        policy: UsersPolicy | None = None,
+        policies: UsersPolicies | None = None,
         gate: AckGate | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
@@ -174,7 +176,8 @@ class Shard:
         """Checks the secrets of replicas."""
         self.ids_version = 0
         """Of the ``KnownIds`` heard last."""
-        rule = from_wire(assigned.policy, policy).shard()
+        entry = PolicyEntry(version=assigned.policy_version, settings=assigned.policy)
+        ruling = Ruling.of(entry, policies)
         codec = compiled(assigned.codec)
         self.store = _core.Shard(
             len=assigned.len,
@@ -183,12 +186,12 @@ class Shard:
             first_fragment=assigned.start // assigned.fragment_len,
             optimizer=_core.Optimizer(assigned.optimizer),
             max_norm=assigned.max_norm,
-            accumulates=rule.combines,
+            accumulates=ruling.rule.combines,
             codec=codec,
             journal=self.gate.journal,
         )
         self.turns = Turns(limits)
-        self.rounds = Rounds(rule, self.store, self.turns)
+        self.rounds = Rounds(ruling, self.store, self.turns, policies)
         """What the policy says here, and who waits for it."""
         self.epoch = assigned.epoch
         """Under which it serves, or did."""
@@ -479,7 +482,10 @@ class Shard:
                 self.staleness.add(push.staleness)
             elif not (push.refused or push.superseded):
                 self.pushes_duplicate += 1
-            if push.info is not None and (push.applied or push.refused or push.superseded):
+            # A rule is told of what it has decided about, and not what the one before it has.
+            is_its_own = push.policy == self.rounds.policy.version
+            came = push.applied or push.refused or push.superseded
+            if push.info is not None and is_its_own and came:
                 self.rounds.arrived(push.info)
             if push.info is not None:
                 self.told(push.info.replica, incarnation, push.info.clock, push=settled.push)
@@ -522,6 +528,8 @@ class Shard:
             rounds=self.rounds.closed,
             rounds_dropped=self.rounds.dropped,
             bases_gone=self.store.bases_gone,
+            policy=self.rounds.policy.version,
+            switches=self.rounds.switches,
             fetches=self.fetches,
             waits=self.rounds.waits.entry(self.rounds.now),
             clock_least=self.rounds.clocks.least,
@@ -576,6 +584,8 @@ class PushTally:
 
     info: PushInfo | None = None
     """What its announcement said, if it was taken."""
+    policy: int = 0
+    """The version of the policy by which it was."""
     continues: bool = False
     """Another run of the same push follows."""
     is_postponed: bool = False

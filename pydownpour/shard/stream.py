@@ -124,7 +124,7 @@ class PushHandler:
         self.tally.is_postponed = False
         answer = self.shard.admit(frame)
         if isinstance(answer, Admitted):
-            self.tally.info = answer.push
+            self.tally.info, self.tally.policy = answer.push, self.shard.rounds.policy.version
             self._accept(answer)
             return None
         self.inlet.skip()
@@ -370,9 +370,10 @@ class ShardStream(Stream):
         if frame.kind == Kind.FETCH:
             if len(self._fetches) >= FETCHES_QUEUED_MAX:
                 raise RemoteProtocolError(f"more than {FETCHES_QUEUED_MAX} fetches at once")
-            notice = frames.fetch_notice(frame)
-            self._fetches.append(_Asked(frame.seq, frame.version, frame.fragment, notice))
-            handler = self._handler
+            notice, handler = frames.fetch_notice(frame), self._handler
+            self._fetches.append(
+                _Asked(handler.replica, frame.seq, frame.version, frame.fragment, notice)
+            )
             self._shard.told(handler.replica, handler.incarnation, notice.clock)
             self._send_more()
         elif frame.kind == Kind.PING:
@@ -495,6 +496,7 @@ class ShardStream(Stream):
 class _Asked:
     """A FETCH: what is wanted, and what its answer waits for."""
 
+    replica: int
     request: int
     since: int
     first: int
@@ -502,7 +504,10 @@ class _Asked:
 
     def waits_for(self, shard: Shard) -> Wait | None:
         """For whom; None if for nobody."""
-        return shard.rounds.waits_for(self.notice.rounds, self.notice.least_clock)
+        notice = self.notice
+        return shard.rounds.waits_for(
+            notice.rounds, notice.least_clock, policy=notice.policy, replica=self.replica
+        )
 
     def answer(self, shard: Shard) -> _Fetch:
         return _Fetch(shard, self.request, self.since, self.first)

@@ -200,7 +200,7 @@ class Play:
 def _survives_the_wire(policy: Policy, seed: int) -> None:
     check(policy)
     settings = json.loads(json.dumps(policy.to_wire()))
-    again = from_wire(settings, lambda: type(policy))
+    again = from_wire(settings, lambda: (type(policy),))
     _must(again == policy, f"made again from {settings} it is {again!r}")
 
 

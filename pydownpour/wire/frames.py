@@ -43,7 +43,8 @@ steps has all of its answers from there: when a push has, or when a FETCH says s
 no push carries.
 
 A view is the epoch of the shard map, the least clock of the live replicas, the rounds closed here
-(u64 each), and the mean deviation that the optimizer has found here (f64).
+(u64 each), the mean deviation that the optimizer has found here (f64), and the version of the job's
+policy that the shard obeys (u64).
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
-RECEIPT: Final = struct.Struct("<QQQQQd")
-FETCH_NOTICE: Final = struct.Struct("<QQQ")
-VIEW: Final = struct.Struct("<QQQd")
+RECEIPT: Final = struct.Struct("<QQQQQdQ")
+FETCH_NOTICE: Final = struct.Struct("<QQQQ")
+VIEW: Final = struct.Struct("<QQQdQ")
 F32, U32 = struct.Struct("<f"), struct.Struct("<I")
 ACK_LAST: Final = 1
 """Flag of an ACK: the announced run is complete."""
@@ -137,11 +138,14 @@ class FetchNotice(NamedTuple):
         rounds: Closed rounds that its answer waits for.
         least_clock: Clock of every live replica that its answer waits for.
         clock: The replica's own, as far as every push of it has all its answers from this shard.
+        policy: The version that the replica obeys. A shard that obeys another one holds no answer:
+            what this one waits for may never come under that. 0: whatever the shard's own is.
     """
 
     rounds: int = 0
     least_clock: int = 0
     clock: int = 0
+    policy: int = 0
 
     @property
     def waits(self) -> bool:
@@ -162,12 +166,14 @@ class View(NamedTuple):
         least_clock: The least clock of a live replica at this shard. It only grows.
         round: Rounds closed at this shard.
         deviation: Mean over the shard's parameters of what its optimizer tells; 0 if it tells none.
+        policy: The version of the job's policy that this shard obeys.
     """
 
     epoch: int = 0
     least_clock: int = 0
     round: int = 0
     deviation: float = 0.0
+    policy: int = 0
 
     def encode(self) -> bytes:
         """As in the payload of a frame."""

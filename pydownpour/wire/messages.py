@@ -13,6 +13,8 @@
     /v1/status            GET        anybody      coordinator  -> Status
     /v1/shard/ended                  engine       coordinator  ShardEnded -> HeartbeatAnswer
     /v1/stop                         operator     coordinator  Stop -> HeartbeatAnswer
+    /v1/policy            GET        anybody      coordinator  -> PolicyStatus
+    /v1/policy                       operator     coordinator  SetPolicy -> PolicyStatus
     /v1/stream            GET        replica      shard        Upgrade: pydownpour/1, then frames
     /v1/give                         shard        shard        Give -> Contents
     /v1/state?plane=P&start=S  GET   shard        shard        -> raw little-endian f32
@@ -100,6 +102,18 @@ class ShardMap(Message, frozen=True, kw_only=True):
     """Fragments of the whole layout."""
 
 
+class PolicyEntry(Message, frozen=True, kw_only=True):
+    """The job's policy: a value, replaced as a whole. Only the coordinator makes one.
+
+    Whoever hears of a higher version goes over to it: a shard between two records, a replica
+    between two steps. Until everybody has, several are at work side by side.
+    """
+
+    version: Count
+    settings: Settings
+    """Its name among them."""
+
+
 class Problem(Message, frozen=True, kw_only=True):
     """Why a request was not served. ``code`` is a stable slug, ``message`` is for people."""
 
@@ -165,6 +179,9 @@ class Joined(Message, frozen=True, kw_only=True):
     fingerprint: Label
     """Of the job's layout: the joining process compares it with its own."""
     policy: Settings
+    policy_version: Count = 1
+    policies_own: Labels = []
+    """Names of the policies that are classes of the job file's own, now or in a later phase."""
     optimizer: Parts
     work: WorkEntry | None
     wire_dtype: Label
@@ -249,6 +266,7 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     fingerprint: Label
     optimizer: Parts
     policy: Settings
+    policy_version: Count = 1
     max_norm: Norm | None = None
     """The L2 norm above which nothing of a push is applied."""
     codec: CodecEntry | None = None
@@ -260,6 +278,10 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
 class ReplicaStats(Message, frozen=True, kw_only=True):
     """What a replica counts; totals since its process started."""
 
+    policy: Count = 0
+    """The version of the job's policy that it obeys."""
+    switches: Count = 0
+    """Times it went over to a newer one."""
     steps: Count = 0
     samples: Count = 0
     units: Count = 0
@@ -334,6 +356,10 @@ class ShardStats(Message, frozen=True, kw_only=True):
     """Fragments of those that were not applied, because they would have been NaN or infinite."""
     bases_gone: Count = 0
     """Updates that were compared with the oldest version kept, because their own base was older."""
+    policy: Count = 0
+    """The version of the job's policy that it obeys."""
+    switches: Count = 0
+    """Times it went over to a newer one."""
     fetches: Count = 0
     waits: WaitsEntry = WaitsEntry()
     """Of replicas whose answers it held, for whom."""
@@ -367,6 +393,8 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     """The newest ``KnownIds`` and ``LiveIds`` that a shard has heard."""
     epoch: Word = 0
     """Of the shard map that the sender knows: the answer to an older one has the newest."""
+    policy: Count = 0
+    """The version of the job's policy that it has heard of: the same."""
     replica: ReplicaStats | None = None
     shard: ShardStats | None = None
     rss_peak_bytes: Count = 0
@@ -407,6 +435,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """For a shard that does not know of the newest ones."""
     shard_map: ShardMap | None = None
     """For whoever knows an older one only."""
+    policy: PolicyEntry | None = None
+    """The same."""
     serves: Word = 0
     """A shard serves under this epoch. 0: it does not, or not yet."""
     gives: Label = ""
@@ -509,6 +539,28 @@ class Stop(Message, frozen=True, kw_only=True):
     """The job cannot go on, say because nobody is left to train: then it ends as failed."""
 
 
+class SetPolicy(Message, frozen=True, kw_only=True):
+    """The job shall go on under this policy; that ends its own schedule of phases."""
+
+    settings: Settings
+    by: Label = ""
+    """Who asks, for the report."""
+
+
+class PolicyStatus(Message, frozen=True, kw_only=True):
+    """A version of the job's policy: which, since when, and why."""
+
+    entry: PolicyEntry
+    at_s: Finite
+    """Seconds since the coordinator started."""
+    samples: Count
+    """Samples completed then."""
+    by: Words
+    """Who asked for it, or what."""
+    plan: Words = ""
+    """What the job's own phases have to do with it, if it has some."""
+
+
 class ShardEnded(Message, frozen=True, kw_only=True):
     """Whoever watches a shard's process has seen it end: nobody need wait for it."""
 
@@ -587,6 +639,8 @@ class Status(Message, frozen=True, kw_only=True):
     shards_count: Count
     bytes_to_shards: Count
     bytes_from_shards: Count
+    policy: PolicyStatus | None = None
+    """The newest."""
     run_folder: Url
     report: dict[str, Any] | None = None
     """Of the final report, once the state is done or failed, what has no rows of its own here."""

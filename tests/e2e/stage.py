@@ -19,7 +19,7 @@ from pydownpour.job import Job
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
-from pydownpour.policy import Policy
+from pydownpour.policy.phases import phases_of
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.gate import AckGate
 from pydownpour.shard.service import ShardService, run_shard, serve_shard
@@ -85,12 +85,10 @@ class Stage:
             await asyncio.sleep(0.01)
 
     async def _shard(self, index: int, ticket: str = "") -> None:
-        def policy() -> type[Policy]:
-            return type(self.job.policy)
-
+        policies = phases_of(self.job.policy).classes
         if self.before_shards is None:
             await run_shard(
-                ShardService(self.access, policy, self.gate, self.limits),
+                ShardService(self.access, policies, self.gate, self.limits),
                 coordinator=self.url,
                 bind=Bind(),
                 access=self.access,
@@ -109,7 +107,7 @@ class Stage:
                 index=index,
                 announce=lambda url: None,
                 advertise=proxy.url,
-                policy=policy,
+                policies=policies,
                 limits=self.limits,
             )
 

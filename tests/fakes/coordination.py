@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from pydownpour import _core
@@ -97,14 +99,18 @@ class Cast:
             self.now,
         )
 
-    def shard_beat(self, index: int, *, knows: int = 1, **counts: object) -> HeartbeatAnswer:
-        """``knows``: the epoch of the shard map it has heard of."""
-        stats = ShardStats(index=index, ready=True, **counts)  # type: ignore[arg-type]
+    def shard_beat(
+        self, index: int, *, knows: int = 1, policy: int = 1, obeys: int = 1, **counts: object
+    ) -> HeartbeatAnswer:
+        """``knows``, ``policy``: the epoch of the shard map and the version it has heard of."""
+        said: dict[str, Any] = {"policy": obeys, **counts}
+        stats = ShardStats(index=index, ready=True, **said)
         life = self.job.places.get(index).incarnation
         secret = self.job.keeper.secret("shard", index, life)
         beat = Heartbeat(
-            role="shard", id=index, incarnation=life, secret=secret, epoch=knows, shard=stats
-        )
+            role="shard", id=index, incarnation=life, secret=secret, epoch=knows, policy=policy,
+            shard=stats,
+        )  # fmt: skip
         return self.job.heartbeat(beat, self.now)
 
     def shards_ready(self) -> None:
@@ -130,7 +136,13 @@ class Cast:
         )
 
     def beat(
-        self, replica: int, incarnation: int = 1, *, knows: int = 1, **counts: object
+        self,
+        replica: int,
+        incarnation: int = 1,
+        *,
+        knows: int = 1,
+        policy: int = 1,
+        **counts: object,
     ) -> HeartbeatAnswer:
         stats = ReplicaStats(**counts)  # type: ignore[arg-type]
         return self.job.heartbeat(
@@ -140,6 +152,7 @@ class Cast:
                 incarnation=incarnation,
                 secret=self.secret(replica, incarnation),
                 epoch=knows,
+                policy=policy,
                 replica=stats,
                 rss_peak_bytes=1000 * replica,
             ),

@@ -28,7 +28,7 @@ from pydownpour.errors import (
 from pydownpour.replica.failure import user_traceback
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("run", "demo", "sim", "coordinator", "shard", "replica", "doctor")
+COMMANDS = ("run", "demo", "sim", "coordinator", "shard", "replica", "policy", "doctor")
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

@@ -58,7 +58,7 @@ def push(link: Link, number: int) -> Push:
 
 
 def ack(link: Link, number: int, fragment: int, count: int) -> None:
-    payload = frames.RECEIPT.pack(count, 0, 0, 0, 0)
+    payload = frames.RECEIPT.pack(count, 0, *frames.View())
     data = _core.encode_frame(
         kind=Kind.ACK, seq=number, fragment=fragment, count=count, payload=payload
     )

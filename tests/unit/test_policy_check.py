@@ -54,7 +54,9 @@ def declared(policy: Policy) -> dp.Job:
 
 
 def test_a_class_of_the_users_own_is_taken() -> None:
-    assert declared(Good(rate=0.25)).policy.to_wire() == {"name": "good", "rate": 0.25}
+    policy = declared(Good(rate=0.25)).policy
+    assert isinstance(policy, Good)
+    assert policy.to_wire() == {"name": "good", "rate": 0.25}
 
 
 class Unfrozen(Good):

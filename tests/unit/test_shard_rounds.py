@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 
 import numpy as np
 import pytest
 
 from pydownpour import _core
-from pydownpour.errors import LimitExceeded
+from pydownpour.errors import LimitExceeded, LocalProtocolError
 from pydownpour.limits import Limits
-from pydownpour.policy import NotYet, PushInfo, Wait
+from pydownpour.policy import Accumulate, Apply, NotYet, Policy, PushInfo, Wait
+from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.shard.rounds import Clocks, Rounds
+from pydownpour.shard.switching import Ruling
 from pydownpour.shard.turns import Turns
-from pydownpour.wire.messages import LiveIds
+from pydownpour.wire.messages import LiveIds, PolicyEntry
 from tests.fakes.policies import EveryFew
 
 LEN, FRAGMENT_LEN = 64, 32
@@ -28,9 +31,30 @@ def store_of(lr: float = 1.0, size: int = LEN) -> _core.Shard:
     )
 
 
-def rounds_of(policy: HardSync | EveryFew) -> tuple[Rounds, _core.Shard]:
+def ruling_of(policy: Policy, version: int = 1) -> Ruling:
+    users = (lambda: (type(policy),)) if policy.name == "everyfew" else None
+    return Ruling.of(PolicyEntry(version=version, settings=policy.to_wire()), users)
+
+
+def rounds_of(policy: Policy) -> tuple[Rounds, _core.Shard]:
     store = store_of()
-    return Rounds(policy.shard(), store, Turns()), store
+    return Rounds(ruling_of(policy), store, Turns()), store
+
+
+class Full:
+    """A store that has no room for a second fragment, twice."""
+
+    def __init__(self, store: _core.Shard) -> None:
+        self._store, self.left = store, 2
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def close_round(self, fragment: int, round: int, *, factor: float | None) -> object:
+        if fragment == 1 and self.left:
+            self.left -= 1
+            raise LimitExceeded("no room")
+        return self._store.close_round(fragment, round, factor=factor)
 
 
 def live(version: int, *ranges: tuple[int, int], next_id: int = 9) -> LiveIds:
@@ -174,23 +198,9 @@ async def test_what_is_open_at_the_end_is_applied() -> None:
 
 
 async def test_a_round_for_which_there_is_no_block_is_closed_a_moment_later() -> None:
-    class Full:
-        """A store that has no room for a second fragment, twice."""
-
-        left = 2
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(store, name)
-
-        def close_round(self, fragment: int, round: int, *, factor: float | None) -> object:
-            if fragment == 1 and self.left:
-                self.left -= 1
-                raise LimitExceeded("no room")
-            return store.close_round(fragment, round, factor=factor)
-
     store = store_of()
-    full = Full()
-    rounds = Rounds(HardSync().shard(), full, Turns())  # type: ignore[arg-type]
+    full = Full(store)
+    rounds = Rounds(ruling_of(HardSync()), full, Turns())  # type: ignore[arg-type]
     rounds.heard(live(1, (1, 2)))
     give(rounds, store, 1, -2.0)
     await asyncio.sleep(0)
@@ -246,7 +256,7 @@ async def test_a_large_round_is_closed_in_as_many_turns_as_it_takes() -> None:
     count = 200
     store = store_of(size=count * FRAGMENT_LEN)
     turns = Turns(Limits(turn_events_max=16, stream_events_max=4))
-    rounds = Rounds(HardSync().shard(), store, turns)
+    rounds = Rounds(ruling_of(HardSync()), store, turns)
     rounds.heard(live(1, (1, 2)))
     give(rounds, store, 1, -2.0)
     woken: list[int] = []
@@ -267,14 +277,14 @@ async def test_a_large_round_is_closed_in_as_many_turns_as_it_takes() -> None:
 
 async def test_a_round_that_is_being_closed_moves_with_its_shard() -> None:
     small = Limits(turn_events_max=2, stream_events_max=1)
-    old, store = Rounds(HardSync().shard(), store_of(), Turns(small)), store_of()
+    old, store = Rounds(ruling_of(HardSync()), store_of(), Turns(small)), store_of()
     old._store = store
     old.heard(live(1, (1, 2)))
     give(old, store, 1, -2.0)
     await asyncio.sleep(0)
     assert (store.version(0), store.version(1), old.round) == (1, 0, 0)
     old.stop()
-    new = Rounds(HardSync().shard(), store, Turns(small))
+    new = Rounds(ruling_of(HardSync()), store, Turns(small))
     new.stop()
     new.load(old.export())
     await asyncio.sleep(0.01)
@@ -288,10 +298,123 @@ async def test_a_round_that_is_being_closed_moves_with_its_shard() -> None:
 
 async def test_the_last_round_is_closed_before_the_last_read_however_large_it_is() -> None:
     store = store_of(size=50 * FRAGMENT_LEN)
-    rounds = Rounds(HardSync().shard(), store, Turns(Limits(turn_events_max=2)))
+    rounds = Rounds(ruling_of(HardSync()), store, Turns(Limits(turn_events_max=2)))
     rounds.heard(live(1, (1, 9)))
     give(rounds, store, 1, -2.0)
     await rounds.finish()
     assert rounds.round == 1
     assert [store.version(fragment) for fragment in range(50)] == [1] * 50
     assert rounds.waiting == {}
+
+
+async def test_at_a_newer_policy_what_is_open_is_one_update_and_the_count_goes_on() -> None:
+    rounds, store = rounds_of(HardSync(combine="sum"))
+    rounds.heard(live(1, (1, 3)))
+    give(rounds, store, 1, -2.0)
+    heard: list[str] = []
+    rounds.on_event = lambda event, push: heard.append(event)
+    rounds.go_over(PolicyEntry(version=3, settings=Downpour().to_wire()))
+    rounds.go_over(PolicyEntry(version=2, settings=HardSync().to_wire()))  # an older one
+    assert rounds.round == 0, "between two records, not within one"
+    await asyncio.sleep(0)
+    np.testing.assert_array_equal(values(store), 2.0)
+    assert (rounds.policy.version, rounds.round, rounds.switches) == (3, 1, 1)
+    assert heard == ["switching", "closing", "switched"]
+    assert rounds.announced(PushInfo(2, 1, 4, 1.0, 0)) == Apply()
+    rounds.go_over(PolicyEntry(version=4, settings=HardSync(combine="sum").to_wire()))
+    await asyncio.sleep(0)
+    assert rounds.announced(PushInfo(2, 1, 4, 1.0, 1)) == Accumulate(1), "it has not gone back"
+    give(rounds, store, 1, -1.0)
+    give(rounds, store, 2, -1.0)
+    await asyncio.sleep(0)
+    np.testing.assert_array_equal(values(store), 4.0)
+    assert rounds.closed == 2
+
+
+async def test_a_record_for_a_round_that_a_switch_has_ended_is_turned_down() -> None:
+    """Its push was announced, and nothing of it had come."""
+    rounds, store = rounds_of(HardSync())
+    rounds.heard(live(1, (1, 3)))
+    decision = rounds.announced(PushInfo(1, 1, 4, 1.0, 0))
+    assert decision == Accumulate(0)
+    rounds.go_over(PolicyEntry(version=2, settings=Downpour().to_wire()))
+    await asyncio.sleep(0)
+    assert (rounds.round, rounds.closed) == (1, 0), "the round was empty: no update"
+    with pytest.raises(LocalProtocolError, match="at round 1"):
+        store.apply(0, np.ones(FRAGMENT_LEN, np.float32), _core.DTYPE_F32, round=0)
+    assert rounds.announced(PushInfo(1, 1, 4, 1.0, 0)) == Apply()
+
+
+async def test_nobody_waits_at_a_gate_of_another_policy_than_the_shard_s() -> None:
+    rounds, store = rounds_of(HardSync())
+    rounds.heard(live(1, (1, 3)))
+    give(rounds, store, 1)
+    woken = asyncio.Event()
+    rounds.waiting["reader"] = woken.set
+    assert rounds.waits_for(1, 0, policy=1, replica=1) == Wait("round 0 waits for {on}", on=(2,))
+    assert rounds.waits_for(1, 0, policy=2, replica=1) is None, "it has gone over before us"
+    assert rounds.waits_for(1, 0, policy=1, replica=2) is None, "the round waits for that one"
+    rounds.go_over(PolicyEntry(version=2, settings=Downpour().to_wire()))
+    await asyncio.sleep(0)
+    assert woken.is_set()
+    assert rounds.waits_for(9, 9, policy=1, replica=1) is None, "it has not heard of it yet"
+    assert rounds.waits_for(9, 0, policy=2, replica=1) is None, "nobody closes rounds"
+
+
+async def test_a_round_without_room_is_closed_before_the_policy_changes() -> None:
+    store = store_of()
+    full = Full(store)
+    rounds = Rounds(ruling_of(HardSync()), full, Turns())  # type: ignore[arg-type]
+    rounds.heard(live(1, (1, 3)))
+    give(rounds, store, 1, -2.0)
+    rounds.go_over(PolicyEntry(version=2, settings=Downpour().to_wire()))
+    await asyncio.sleep(0)
+    assert (rounds.policy.version, store.version(0), store.version(1)) == (1, 1, 0)
+    assert isinstance(rounds.announced(PushInfo(2, 1, 4, 1.0, 0)), NotYet)
+    while rounds.policy.version == 1:
+        await asyncio.sleep(0.01)
+    np.testing.assert_array_equal(values(store), 2.0)
+    assert rounds.closed == 1
+
+
+async def test_accumulators_are_made_when_a_policy_needs_them_and_not_before() -> None:
+    sgd = _core.Optimizer([("sgd", {"lr": 1.0})])
+    store = _core.Shard(len=LEN, stripe_len=16, fragment_len=FRAGMENT_LEN, optimizer=sgd)
+    rounds = Rounds(ruling_of(Downpour()), store, Turns())
+    rounds.go_over(PolicyEntry(version=2, settings=Downpour(push_every=2).to_wire()))
+    await asyncio.sleep(0)
+    assert (rounds.policy.version, store.memory()["accumulators"]) == (2, 0)
+    rounds.go_over(PolicyEntry(version=3, settings=HardSync().to_wire()))
+    await asyncio.sleep(0)
+    assert (rounds.policy.version, store.memory()["accumulators"]) == (3, 4 * LEN)
+
+
+async def test_a_policy_that_this_process_does_not_know_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds, _ = rounds_of(HardSync())
+    rounds.go_over(PolicyEntry(version=2, settings={"name": "theirs"}))
+    await asyncio.sleep(0)
+    assert rounds.policy.version == 1
+    assert "version 2 of the job's policy is not obeyed: unknown policy 'theirs'" in caplog.text
+
+
+async def test_another_process_goes_on_under_the_policy_that_the_first_obeyed() -> None:
+    rounds, store = rounds_of(Downpour())
+    rounds.heard(live(1, (1, 3)))
+    rounds.go_over(PolicyEntry(version=5, settings=HardSync().to_wire()))
+    await asyncio.sleep(0)
+    give(rounds, store, 1, -2.0)
+    rounds.stop()
+    rounds.go_over(PolicyEntry(version=6, settings=Downpour().to_wire()))  # it will hear of it
+    other = store_of()
+    after = Rounds(ruling_of(Downpour(), version=6), other, Turns())
+    other.import_state([store.export_state()])
+    after.load(json.loads(json.dumps(rounds.export())))
+    assert (after.policy, after.round) == (rounds.policy, 0)
+    assert after.policy == PolicyEntry(version=5, settings=HardSync().to_wire())
+    after.heard(live(1, (1, 3)))
+    after.go_over(PolicyEntry(version=6, settings=Downpour().to_wire()))
+    await asyncio.sleep(0)
+    np.testing.assert_array_equal(values(other), 2.0)
+    assert after.policy.version == 6

@@ -94,15 +94,13 @@ def test_a_push_notice_with_numbers_nobody_can_mean_is_refused(
 
 def test_a_receipt_may_have_more_to_say_and_never_less() -> None:
     fields = {"kind": Kind.ACK, "count": 3}
-    (frame,) = _core.scan_frames(
-        _core.encode_frame(**fields, payload=frames.RECEIPT.pack(2, 7, 1, 17, 5, 0.25) + b"more")
-    )
-    assert frames.receipt(frame) == frames.Receipt(
-        applied=2, staleness=7, view=frames.View(epoch=1, least_clock=17, round=5, deviation=0.25)
-    )
+    view = frames.View(epoch=1, least_clock=17, round=5, deviation=0.25, policy=2)
+    whole = frames.RECEIPT.pack(2, 7, *view)
+    (frame,) = _core.scan_frames(_core.encode_frame(**fields, payload=whole + b"more"))
+    assert frames.receipt(frame) == frames.Receipt(applied=2, staleness=7, view=view)
     for payload, words in (
-        (frames.RECEIPT.pack(2, 7, 1, 17, 5, 0.25)[:-1], "ACK payload of 47 bytes"),
-        (frames.RECEIPT.pack(4, 0, 1, 0, 0, 0.0), "ACK of 3 records, of which 4"),
+        (whole[:-1], "ACK payload of 55 bytes"),
+        (frames.RECEIPT.pack(4, 0, *view), "ACK of 3 records, of which 4"),
     ):
         (frame,) = _core.scan_frames(_core.encode_frame(**fields, payload=payload))
         with pytest.raises(RemoteProtocolError, match=words):

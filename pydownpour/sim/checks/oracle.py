@@ -104,6 +104,7 @@ class Oracle:
         width: Pushes before places are used again.
         policy: When to push and fetch; its copies must stand still or hold their own steps once,
             and rounds must be summed. One that is not ours pushes after each step.
+        others: Policies that the job may go over to; the same of them.
         rng: When the job's function fetches and waits for it.
         codec: How pushes travel, if the policy does not say. Each must then be of one step.
     """
@@ -116,17 +117,19 @@ class Oracle:
         parameters: int = 1024,
         width: int = 256,
         policy: Policy | None = None,
+        others: tuple[Policy, ...] = (),
         rng: random.Random | None = None,
         codec: Int8 | Threshold | None = None,
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
-        rule = policy.replica()
-        if rule.local_rate != 0 and rule.land != "redo":
-            raise ConfigError(
-                "the oracle compares whole copies: they must stand still (local_rate=0), or hold "
-                "each step of their own once (land='redo')"
-            )
-        self._moves = rule.local_rate is None
+        policies = (policy, *others)
+        for rule in (one.replica() for one in policies):
+            if rule.local_rate != 0 and rule.land != "redo":
+                raise ConfigError(
+                    "the oracle compares whole copies: they must stand still (local_rate=0), or "
+                    "hold each step of their own once (land='redo')"
+                )
+        self._moves = any(one.replica().local_rate is None for one in policies)
         """A replica's copy holds its own gradient when the step ends."""
         self.width = width
         self.low: NDArray[np.float64] = np.zeros(parameters)
@@ -137,8 +140,11 @@ class Oracle:
         """Pushes wholly answered."""
         self.wrong: list[str] = []
         """What replicas saw that they should not."""
-        self._is_visible = not policy.shard().combines
+        self._is_visible = not any(one.shard().combines for one in policies)
         """What is acknowledged is in the parameters, not in a round that is open."""
+        self._may_fall = self._moves and not self._is_visible
+        """While replicas and shards obey different policies, a copy may hold its own gradient that
+        is in a shard's open round, and so not in what it fetches next."""
         self._rng = rng or random.Random(0)
         self._next = 0
         self._open: dict[Pushed, None] = {}
@@ -147,7 +153,7 @@ class Oracle:
         """Newest incarnation heard by (shard, replica)."""
         self._frozen: dict[int, tuple[float, Pushed]] = {}
         """Elements that must stay as they are, and whose incarnation is fenced."""
-        accrued = policy.push_every if isinstance(policy, Downpour) else 1
+        accrued = max(one.push_every if isinstance(one, Downpour) else 1 for one in policies)
         encodes = codec or policy.codec()
         self._codec = compiled(None if encodes is None else encodes.entry())
         self._mark = self._one
@@ -221,6 +227,7 @@ class Oracle:
         self, replica: Any, marks: Any, least: Any, when: str = "that it had seen before"
     ) -> None:
         """A replica's copy against what it must hold at least and can hold at most."""
+        least = np.zeros_like(marks) if self._may_fall else least
         for wrong, words in ((marks < least, "lacks"), (marks > self.sent, "holds too much")):
             places = np.flatnonzero(wrong)
             if len(places) and len(self.wrong) < NAMED_MAX:

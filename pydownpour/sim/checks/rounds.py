@@ -20,15 +20,14 @@ from pydownpour.sim.checks.oracle import Life
 class RoundsAreWhole(Check):
     """A closed round has a gradient of every replica that was live, and nobody goes on before.
 
-    From books of its own, of what shards and replicas tell observers.
+    From books of its own, of what shards and replicas tell observers. Where the policy changes, a
+    round ends with it; and while replicas and shards obey different versions nobody need wait.
     """
 
     name = "rounds are whole"
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        policy = watched.world.job.policy
-        self._policy = policy if isinstance(policy, HardSync) else None
         self._given: dict[int, set[int]] = {}
         """By shard, whichever process has it: a round goes on where it moves."""
         self._late: dict[int, set[int]] = {}
@@ -36,17 +35,31 @@ class RoundsAreWhole(Check):
         waited for, and not for ever."""
         self._changed_at: dict[int, float] = {}
         """When somebody else was last missing no more."""
-        self._last: dict[Life, Push] = {}
+        self._switching: set[Shard] = set()
+        """Those that close what is open because the policy changes."""
+        self._last: dict[Life, tuple[Push, int]] = {}
+        """What it pushed last, and the version of the policy that everybody obeyed then, or 0."""
         self._wrong: list[str] = []
 
     def shard_loaded(self, shard: Shard) -> None:
-        if self._policy is not None:
-            self._given.setdefault(shard.assigned.index, set())
-            self._late.setdefault(shard.assigned.index, set())
-            shard.rounds.on_event = lambda event, push: self._happened(shard, event, push)
+        self._given.setdefault(shard.assigned.index, set())
+        self._late.setdefault(shard.assigned.index, set())
+        shard.rounds.on_event = lambda event, push: self._heard(shard, event, push)
 
-    def _happened(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
-        assert self._policy is not None
+    def _heard(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
+        settings = dict(shard.rounds.policy.settings)
+        if event in ("switching", "switched"):
+            self._given[shard.assigned.index].clear()
+            self._late[shard.assigned.index].clear()
+            self._switching.add(shard)
+            if event == "switched":
+                self._switching.discard(shard)
+        elif settings.pop("name") == HardSync.name and shard not in self._switching:
+            self._happened(shard, HardSync(**settings), event, push)  # type: ignore[arg-type]
+
+    def _happened(
+        self, shard: Shard, policy: HardSync, event: Event, push: PushInfo | None
+    ) -> None:
         given, open_round = self._given[shard.assigned.index], shard.rounds.round
         late = self._late[shard.assigned.index]
         missing, now = set(shard.rounds.view.live) - given, asyncio.get_running_loop().time()
@@ -58,8 +71,8 @@ class RoundsAreWhole(Check):
             is_last = self.world.coordinator is None or self.world.coordinator.job.is_over
             if missing and not is_last:
                 self._wrong.append(f"{where}: closed without replicas {sorted(missing)}")
-            if open_round == 0 and len(given) < self._policy.replicas and not is_last:
-                self._wrong.append(f"{where}: closed with {len(given)} of {self._policy.replicas}")
+            if open_round == 0 and len(given) < policy.replicas and not is_last:
+                self._wrong.append(f"{where}: closed with {len(given)} of {policy.replicas}")
             given.clear()
             late.clear()
         elif push is not None and push.round < open_round and event == "arrived":
@@ -72,16 +85,19 @@ class RoundsAreWhole(Check):
                 if push.replica not in given | late:
                     self._changed_at[shard.assigned.index] = now
                 given.add(push.replica)
-            elif self._policy.ordered and before:
+            elif policy.ordered and before:
                 self._wrong.append(f"{where}: {push.replica} was added before {before}")
             if event == "taken" and push.replica in given:
                 self._wrong.append(f"{where}: a second gradient of replica {push.replica}")
 
     def pushed(self, life: Life, push: Push) -> None:
         """It must have waited for the round of the push before, if that is in one."""
-        last = self._last.get(life)
-        self._last[life] = push
-        if self._policy is None or last is None or last.reason:
+        last, before = self._last.get(life, (None, 0))
+        version = life.trainer.ruling.version
+        obeyed = {shard.rounds.policy.version for shard in self.shards()} == {version}
+        is_in_rounds = life.trainer.ruling.name == HardSync.name
+        self._last[life] = push, version if obeyed else 0
+        if last is None or last.reason or not (obeyed and before == version and is_in_rounds):
             return
         for index, (then, now) in enumerate(zip(last.base.rounds, push.base.rounds, strict=True)):
             if now <= then:

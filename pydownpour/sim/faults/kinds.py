@@ -216,6 +216,12 @@ async def move(scene: Scene, host: Host, seconds: float) -> None:
             scene.struck("kill", scene.world.network.hosts[name])
 
 
+async def switch(scene: Scene, host: Host, seconds: float) -> None:
+    """Somebody wants another policy, or the one that there is."""
+    if scene.world.switch_policy(scene.rng.choice(scene.world.settings.policies)):
+        scene.struck("switch", host)
+
+
 async def doom(scene: Scene, host: Host, seconds: float) -> None:
     """A shard or the coordinator dies for good: once is enough.
 
@@ -250,5 +256,6 @@ FAULTS: Final[dict[FaultName, Callable[[Scene, Host, float], Awaitable[None]]]] 
     "disk": disk,
     "hostile": hostile,
     "move": move,
+    "switch": switch,
     "doom": doom,
 }

@@ -16,7 +16,8 @@ from pydownpour.errors import ConfigError
 
 FaultName: TypeAlias = Literal[
     "kill", "power", "pause", "zombie", "slow", "partition", "oneway", "estrange", "reset",
-    "forget", "fuse", "clog", "swizzle", "join", "leave", "disk", "hostile", "move", "doom",
+    "forget", "fuse", "clog", "swizzle", "join", "leave", "disk", "hostile", "move", "switch",
+    "doom",
 ]  # fmt: skip
 """What can break: ``kinds.py`` has a function for each."""
 Targets: TypeAlias = Literal["replicas", "coordinator", "shards", "guests", "all"]
@@ -120,6 +121,15 @@ MOVES = (
     Dose("pause", 4.0, (0.1, 4.0), "shards"),
     Dose("oneway", 4.0, (0.2, 4.0), "shards"),
 )
+SWITCHES = (Dose("switch", 0.4, targets="coordinator"),)
+SWITCH = (
+    *SWITCHES,
+    Dose("kill", 3.0),
+    Dose("reset", 1.5, targets="all"),
+    Dose("pause", 4.0, (0.1, 4.0), "shards"),
+    Dose("estrange", 3.0, (0.5, 6.0), "all"),
+    Dose("move", 3.0, (0.0, 2.0), "shards"),
+)
 HOSTILE = (Dose("hostile", 0.25), Dose("reset", 2.0, targets="replicas"))
 DAY_S: Final = 86_400.0
 
@@ -146,6 +156,7 @@ PLANS: Final[dict[str, FaultPlan]] = {
         FaultPlan("disk", DISK),
         FaultPlan("hostile", HOSTILE),
         FaultPlan("moves", MOVES, storm_s=6.0),
+        FaultPlan("switch", SWITCH, storm_s=6.0),
         FaultPlan(
             "swarm",
             KILL + POWER + PAUSE + ZOMBIE + SLOW + PARTITION + ONEWAY + ESTRANGED + RESET

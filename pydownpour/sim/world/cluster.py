@@ -9,6 +9,7 @@ one seed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import random
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,8 @@ from pydownpour.errors import AuthError, ClosedError, DownpourError, Fenced, Job
 from pydownpour.fields import clip
 from pydownpour.job import Job
 from pydownpour.net.access import Access, Bind
+from pydownpour.policy import Policy
+from pydownpour.policy.phases import phases_of
 from pydownpour.replica import failure
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
@@ -38,7 +41,7 @@ from pydownpour.sim.network.network import Network
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world.processes import Processes
 from pydownpour.sim.world.settings import Settings
-from pydownpour.wire.messages import Stop
+from pydownpour.wire.messages import SetPolicy, Stop
 
 PORT = 7000
 """Every role's port, each on its own host."""
@@ -185,7 +188,7 @@ class Cluster:
         async def main() -> None:
             service = ShardService(
                 ACCESS,
-                lambda: type(self.job.policy),
+                phases_of(self.job.policy).classes,
                 self.gate_of(index),
                 self.settings.limits,
             )
@@ -234,6 +237,20 @@ class Cluster:
         )
         return name
 
+    def switch_policy(self, policy: Policy) -> bool:
+        """Ask the coordinator for another policy, from now on; False if there is none to ask."""
+        process = self.processes.live.get("coordinator")
+        if self.coordinator is None or process is None:
+            return False
+        wanted = SetPolicy(settings=policy.to_wire(), by="a world")
+        self.loop.call_soon(self._switched, wanted, context=process.context)
+        return True
+
+    def _switched(self, wanted: SetPolicy) -> None:
+        assert self.coordinator is not None
+        with contextlib.suppress(ClosedError, JobFailed):
+            self.coordinator.set_policy(wanted)
+
     def kill_successor(self, name: str, *, silently: bool) -> bool:
         """Kill who takes a shard over, unless the shard may be its own already: that would be doom.
 
@@ -243,6 +260,10 @@ class Cluster:
         shard = service.shard if service is not None else None
         if process is None or (shard is not None and shard.state != "loading"):
             return False
+        index = int(name.split("-")[1])
+        shards = [service.shard for service in self.shard_services[index]]
+        if any(shard is not None and shard.state == "prepared" for shard in shards):
+            return False  # that it has everything may be on its way to the coordinator
         self.processes.kill(process, silently=silently)
         return True
 

@@ -9,6 +9,7 @@ from typing import Final, final
 from pydownpour import config
 from pydownpour.errors import ConfigError
 from pydownpour.limits import DEFAULT, Limits
+from pydownpour.policy import POLICIES, Policy
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan
 from pydownpour.sim.machines.host import LinkModel
@@ -29,6 +30,7 @@ class Settings:
         own_links: those of some hosts or roles: ``(("replica-3", LinkModel(...)), ...)``.
         compute: What a step costs.
         proxied: Share of replicas whose way out does not pass Upgrade on: they POST and GET.
+        policies: Those that are asked for while it runs, if its faults include that.
         timing_only: Compute nothing; push a gradient of zeros.
         limits: What all its processes wait for and keep at most: small worlds meet the edges that
             large ones would.
@@ -43,6 +45,7 @@ class Settings:
     own_links: tuple[tuple[str, LinkModel], ...] = ()
     compute: ComputeModel = dataclasses.field(default_factory=ComputeModel)
     proxied: float = 0.0
+    policies: tuple[Policy, ...] = tuple(kind() for kind in POLICIES.values())
     timing_only: bool = False
     limits: Limits = DEFAULT
     events_max: int = 200_000_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydownpour.codecs import Int8, Threshold
 from pydownpour.limits import DEFAULT, KIB
@@ -58,6 +58,7 @@ CODEC_SHARES: Final[tuple[tuple[float, Int8 | Threshold], ...]] = (
 SHORT_TURNS: Final[dict[str, Any]] = {"turn_events_max": 3, "stream_events_max": 1}
 """A round is closed in several turns of a shard's loop, and much happens between them."""
 SHORT_TURNS_SHARE: Final = 0.3
+LANDINGS: Final[tuple[Literal["replace", "keep"], ...]] = ("replace", "keep")
 EARLY_BACKUPS: Final[dict[str, Any]] = {"backup_min_s": 0.3, "backup_blind_s": 2.0}
 """Units are lent twice while a fault lasts."""
 
@@ -140,10 +141,11 @@ def world(
         faults = dataclasses.replace(faults, storm_s=LONG_WORK_S)
     unit, parameters = rng.randint(1, 4), rng.choice((512, 2048, 8192))
     drawn = _downpour(rng)
+    others = _others(seed, faults)
     # Drawn apart, so that it changes nothing else; each push of one gradient.
     if codec is not None:
         drawn = dataclasses.replace(drawn, push_every=1)
-    elif policy is None and drawn.push_every == 1:
+    elif policy is None and drawn.push_every == 1 and not others:
         place = random.Random(f"{seed}/codec").random()
         codec = next((codec for share, codec in CODEC_SHARES if place < share), None)
     oracle = Oracle(
@@ -151,10 +153,12 @@ def world(
         unit=unit,
         parameters=parameters,
         policy=policy or drawn,
+        others=others,
         rng=random.Random(f"{seed}/fetches"),
         codec=codec,
     )
     settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
+    settings = dataclasses.replace(settings, policies=(policy or drawn, *others))
     return World(oracle.job, settings, trace, oracle=oracle, checks=checks)
 
 
@@ -189,6 +193,8 @@ def counted(
     )
     step_s = WORK_S * replicas * batch / (samples * passes)
     settings = _settings(rng, seed, fault_plan(name), replicas, step_s)
+    policies = (policy or drawn, *_others(seed, settings.faults))
+    settings = dataclasses.replace(settings, policies=policies)
     if rng.random() < 0.6:
         early = dataclasses.replace(settings.limits, **EARLY_BACKUPS)
         settings = dataclasses.replace(settings, limits=early)
@@ -205,6 +211,23 @@ def synced(seed: int, name: str, trace: Trace | None = None) -> World:
     may_leave = any(dose.fault == "leave" for dose in fault_plan(name).doses)
     policy = HardSync(combine="sum", ordered=ordered, replicas=1 if may_leave else first)
     return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
+
+
+def _others(seed: int, faults: FaultPlan) -> tuple[Policy, ...]:
+    """What a job is switched to, if its plan does that: exact sums, and copies of shards alone."""
+    if not any(dose.fault == "switch" for dose in faults.doses):
+        return ()
+    rng = random.Random(f"{seed}/policies")
+    accruing = Downpour(
+        push_every=rng.choice((2, 3)),
+        fetch_every=rng.choice((1, 2, 1000)),
+        overlap=rng.random() < 0.7,
+        in_flight=rng.choice((1, 4)),
+        local_rate=0.0,
+        land=rng.choice(LANDINGS),
+    )
+    drawn = [draw(rng) for draw in DRAWN.values()]
+    return accruing, *(one for one in drawn if one.codec() is None and not one.needs_deviation)
 
 
 def _settings(
