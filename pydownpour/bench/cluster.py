@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pydownpour import _core
 from pydownpour.bench.children import Child
+from pydownpour.codecs import Codec
 from pydownpour.layout import ArrayEntry, Flat, Layout, ShardEntry, partition
 from pydownpour.net.access import Access, Bind
 from pydownpour.net.client import Client
@@ -62,10 +63,12 @@ class Cluster:
     Args:
         layout: Its parameters; all start at 1.
         optimizer: The shard's.
+        codec: How gradients travel, if not as they are.
     """
 
-    def __init__(self, layout: Layout, optimizer: Part) -> None:
+    def __init__(self, layout: Layout, optimizer: Part, codec: Codec | None = None) -> None:
         self.layout, self.optimizer = layout, optimizer
+        self.codec = None if codec is None else codec.entry()
         self.policy = Downpour(push_every=1, fetch_every=1 << 30, overlap=False, local_rate=0.0)
         self.partition = partition(layout.len, 1)
         self.shard_url = ""
@@ -99,6 +102,7 @@ class Cluster:
             fragment_len=self.partition.fragment_len,
             fingerprint=self.layout.fingerprint,
             optimizer=self.optimizer.parts(),
+            codec=self.codec,
             policy=self.policy.to_wire(),
             heartbeat_s=SILENT_S,
             job="bench",
@@ -137,6 +141,7 @@ class Cluster:
             fingerprint=self.layout.fingerprint,
             policy=self.policy.to_wire(),
             optimizer=self.optimizer.parts(),
+            codec=self.codec,
             work=None,
             wire_dtype="float32",
             heartbeat_s=SILENT_S,
@@ -157,9 +162,11 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(layout: Layout, optimizer: Part) -> AsyncIterator[Running]:
+async def running(
+    layout: Layout, optimizer: Part, codec: Codec | None = None
+) -> AsyncIterator[Running]:
     """Start a coordinator here and a shard in a process of its own."""
-    cluster = Cluster(layout, optimizer)
+    cluster = Cluster(layout, optimizer, codec)
     async with (
         Server(cluster.routes(), bind=Bind(), access=Access(), name="bench") as server,
         Child("shard", coordinator=server.url) as shard,
@@ -179,7 +186,7 @@ class Pusher:
 
     def __init__(self, session: Session, layout: Layout) -> None:
         self.session, self.layout = session, layout
-        self._encoder = Encoder(layout, session.joined)
+        self.encoder = Encoder(layout, session.joined, leaves_out=True)
         self.gradient: Flat = np.full(layout.len, 1e-3, np.float32)
         self._base = session.fetcher.base()
         self._pushes: deque[Push] = deque()
@@ -190,12 +197,25 @@ class Pusher:
         """Push the gradient, and wait until it is acknowledged."""
         await self.session.outbox.all_settled(self.start_push())
 
+    async def push_anew(self) -> None:
+        """The same, encoding it each time, as a training loop does."""
+        room = self._pushes.popleft().encoded if self._pushes else self.encoder.room()
+        index = self._send(self._encode(room, self._count + 1))
+        await self.session.outbox.all_settled(index)
+
+    def bytes_sent(self) -> int:
+        """On the wire, with every frame."""
+        return sum(link.traffic()[0] for link in self.session.links)
+
     def start_push(self) -> int:
         """Push the gradient; returns the push's index."""
+        return self._send(self._encoded(self._count + 1))
+
+    def _send(self, encoded: EncodedPush) -> int:
         self._count = index = self._count + 1
         push = Push(
             index=index,
-            encoded=self._encoded(index),
+            encoded=encoded,
             base=self._base,
             clock=index,
             samples=1,
@@ -208,21 +228,23 @@ class Pusher:
     def _encoded(self, index: int) -> EncodedPush:
         """The gradient, encoded once; memory of a settled push only gets another number."""
         if not (self._pushes and self._pushes[0].is_settled):
-            room = self._encoder.room()
-            _ = self._encoder.encode(
-                self._encoder.whole(self.gradient),
-                room,
-                push=index,
-                base=self._base.versions,
-                first=0,
-                count=room.fragments,
-            )
-            return room
+            return self._encode(self.encoder.room(), index)
         room = self._pushes.popleft().encoded
         view = room.frames(0, room.fragments)
         for at in range(0, room.fragments * room.stride, room.stride):
             SEQ.pack_into(view, at + SEQ_AT, index)
             CRC.pack_into(view, at + CRC_AT, _core.crc32c(view[at : at + CRC_AT]))
+        return room
+
+    def _encode(self, room: EncodedPush, index: int) -> EncodedPush:
+        _ = self.encoder.encode(
+            self.encoder.whole(self.gradient),
+            room,
+            push=index,
+            base=self._base.versions,
+            first=0,
+            count=room.fragments,
+        )
         return room
 
     async def fetch_all(self) -> None:

@@ -72,8 +72,12 @@ class Waited:
         self._open = kind, self._clock()
 
     def ended(self) -> None:
-        """Until now. What pushes waited for is told apart by why shards turned them down."""
-        assert self._open is not None
+        """Until now. What pushes waited for is told apart by why shards turned them down.
+
+        A step that its user has given up ends when it is collected, be it behind later waits.
+        """
+        if self._open is None:
+            return
         (kind, began), self._open = self._open, None
         seconds = self._clock() - began
         if kind == "push":

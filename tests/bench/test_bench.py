@@ -23,7 +23,15 @@ WANTED = {
     "fallback": {"POST push", "GET fetch"},
     "replicas": {"two replicas push"},
     "apply": {"apply sgd", "apply adagrad", "apply adam"},
-    "codecs": {"int8 encode", "int8 decode"},
+    "codecs": {
+        "int8 encode",
+        "int8 decode",
+        *(
+            f"{codec} push, against {what}"
+            for codec in ("int8", "threshold")
+            for what in ("float32", "plain sockets")
+        ),
+    },
     "latency": {"small push, p50"},
     "tensors": {
         "200 tensors, 2.4 MB",

@@ -485,7 +485,7 @@ def what_a_shard_never_heard_of_is_called_settled(patch: Patch) -> None:
 
 def stroms(seed: int, plan: str) -> World:
     """A world in which little of a gradient is said at once."""
-    return swarm.of_policy(seed, plan, "strom")[0]
+    return swarm.world(seed, plan, policy=swarm.DRAWN["strom"](random.Random(seed)))
 
 
 def users_own(seed: int, plan: str) -> World:
