@@ -98,7 +98,9 @@ if TYPE_CHECKING:
     from pydownpour.policy.downpour import Downpour
     from pydownpour.policy.hard_sync import HardSync
     from pydownpour.policy.phases import Phases
+    from pydownpour.policy.softsync import Softsync
     from pydownpour.policy.ssp import SSP
+    from pydownpour.policy.staleness_aware import StalenessAware
     from pydownpour.policy.strom import Strom
     from pydownpour.replica.joining import join
     from pydownpour.replica.replica import Replica
@@ -123,6 +125,8 @@ _HOMES = {
     "HardSync": "policy.hard_sync",
     "Phases": "policy.phases",
     "SSP": "policy.ssp",
+    "Softsync": "policy.softsync",
+    "StalenessAware": "policy.staleness_aware",
     "Int8": "codecs",
     "Job": "job",
     "Limits": "limits",
@@ -196,6 +200,8 @@ __all__ = [
     "RemoteProtocolError",
     "Replica",
     "SimulationStuck",
+    "Softsync",
+    "StalenessAware",
     "StalenessDecay",
     "StepDecay",
     "Strom",

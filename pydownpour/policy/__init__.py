@@ -15,6 +15,8 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     bfasgd.py      B-FASGD: fetches by chance, where they are likely to be worth their bytes
     downpour.py    Downpour SGD: asynchronous, no barrier, no gate
     hard_sync.py   rounds: every live replica gives one gradient, their mean is one update
+    softsync.py    n-softsync: every few gradients are one update, and nobody waits
+    staleness_aware.py    the same, each gradient divided by its staleness
     ssp.py         stale synchronous parallel: wait only for who is more than a slack behind
     strom.py       Strom: what is not yet large enough to be said waits at the replica
 

@@ -6,7 +6,9 @@ from pydownpour.policy.base import Policy
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.softsync import Softsync
 from pydownpour.policy.ssp import SSP
+from pydownpour.policy.staleness_aware import StalenessAware
 from pydownpour.policy.strom import Strom
 
 _OURS: tuple[type[Policy], ...] = (
@@ -15,6 +17,8 @@ _OURS: tuple[type[Policy], ...] = (
     HardSync,
     SSP,
     Strom,
+    Softsync,
+    StalenessAware,
 )
 POLICIES: dict[str, type[Policy]] = {policy.name: policy for policy in _OURS}
 """What every process can build by itself from a name and settings."""

@@ -198,6 +198,11 @@ class Rounds:
         return self._ruling.entry
 
     @property
+    def is_closing(self) -> bool:
+        """A round is due, and some of its fragments found no room yet."""
+        return self._is_closing
+
+    @property
     def round(self) -> int:
         """Rounds closed before the open one."""
         return self._rule.round

@@ -31,7 +31,8 @@ from pydownpour.limits import Limits
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Decision, PushInfo
 from pydownpour.policy.hard_sync import HardSync
-from pydownpour.policy.pieces.combine import EveryLive
+from pydownpour.policy.pieces.combine import EveryLive, Share
+from pydownpour.policy.softsync import Softsync
 from pydownpour.policy.ssp import SSP
 from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.link import Link
@@ -597,6 +598,31 @@ def pushes_overtake_a_fetch(patch: Patch) -> None:
     patch.setattr(Link, "fetch", lambda self, notice, **_: fetch(self, notice))
 
 
+def softly(seed: int, plan: str) -> World:
+    """A world of rounds of one n-th of the replicas."""
+    return swarm.world(seed, plan, policy=Softsync(n=1 + seed % 2, combine="sum"))
+
+
+def a_share_is_one_short(patch: Patch) -> None:
+    due = Share.due
+
+    def early(self: Share, view: Any, now: float) -> Any:
+        if self._here:
+            view = dataclasses.replace(view, live=view.live[1:])
+        return due(self, view, now)
+
+    patch.setattr(Share, "due", early)
+
+
+def a_share_waits_for_one_more(patch: Patch) -> None:
+    due = Share.due
+
+    def late(self: Share, view: Any, now: float) -> Any:
+        return due(self, dataclasses.replace(view, live=(*view.live, 98, 99)), now)
+
+    patch.setattr(Share, "due", late)
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -652,6 +678,9 @@ MUTATIONS: Final = (
              ("never applied",), users_own),
     Mutation("nobody waits for the round", ("calm",), nobody_waits_for_the_round,
              ("pushed twice",), swarm.synced),
+    Mutation("a share is one short", ("calm",), a_share_is_one_short, ("closed with",), softly),
+    Mutation("a share waits for one more", ("calm",), a_share_waits_for_one_more, ("open with",),
+             softly),
     Mutation("a clock counts when announced", ("calm", "slow"), a_clock_counts_when_announced,
              ("within the slack",), within_slack),
     Mutation("nobody waits for the slowest", ("calm",), nobody_waits_for_the_slowest,

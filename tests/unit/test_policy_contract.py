@@ -30,6 +30,8 @@ from tests.fakes.policies import EveryFew, Few
 SETTINGS: Final[dict[str, list[dict[str, Any]]]] = {
     "bfasgd": [{}, {"c_fetch": 0.5}, {"c_fetch": 0.0, "overlap": True}, {"deviation": 0.001}],
     "hardsync": [{}, {"ordered": True}, {"combine": "sum", "replicas": 3}, {"by_samples": True}],
+    "softsync": [{}, {"n": 3}, {"n": 2, "replicas": 3, "divide_rate": True}],
+    "staleness_aware": [{}, {"n": 1}, {"n": 2, "power": 0.5}],
     "ssp": [{}, {"slack": 0}, {"slack": None, "reads": "eager"}, {"slack": 1, "reads": "eager"}],
     "strom": [{}, {"threshold": 3.0, "fetch_every": 4}],
     "downpour": [{}, {"push_every": 3, "fetch_every": 2}, {"overlap": False, "land": "keep"}],

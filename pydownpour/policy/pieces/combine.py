@@ -2,6 +2,7 @@
 
 Each        every push is an update of its own
 EveryLive   a round is one gradient of every live replica
+Share       a round is one n-th of so many gradients, whoever they are of
 """
 
 from __future__ import annotations
@@ -149,3 +150,51 @@ class EveryLive(ShardRule):
         self._given = {int(one) for one in state["given"]}
         self._late = {int(one) for one in state["late"]}
         self._holds = bool(state["holds"])
+
+
+@final
+class Share(ShardRule):
+    """A round is one n-th of as many gradients as there are replicas; nobody waits for it.
+
+    Args:
+        n: Rounds for which all of the replicas give about one gradient each, >= 1.
+        replicas: How many there are. 0: those that are live when it is asked.
+        mean: A round's sum is divided by how many gradients are in it.
+        scale: What each fragment's gradient is multiplied by.
+    """
+
+    combines = True
+
+    def __init__(
+        self, n: int, *, replicas: int = 0, mean: bool = True, scale: Scale = AS_IT_IS
+    ) -> None:
+        self.mean = mean
+        self._n, self._replicas, self._scale = n, replicas, scale
+        self._here = 0
+        """Gradients of the open round."""
+
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        """Into the open round."""
+        return Accumulate(self.round, scale=self._scale)
+
+    def arrived(self, push: PushInfo) -> None:
+        """One more."""
+        self._here += 1
+
+    def due(self, view: ClusterView, now: float) -> Wait | None:
+        """When enough are here; or some, and nobody is live who could give another."""
+        short = max(1, (self._replicas or len(view.live)) // self._n) - self._here
+        if short <= 0 or (self._here and not view.live):
+            return None
+        return Wait(f"round {self.round} waits for {short} more gradients, whoever they are of")
+
+    def closed(self) -> None:
+        super().closed()
+        self._here = 0
+
+    def export(self) -> dict[str, Any]:
+        return {**super().export(), "here": self._here}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self._here = int(state["here"])

@@ -23,6 +23,17 @@ class Scale:
 AS_IT_IS: Final = Scale()
 """Times 1, however stale."""
 
+
+def divided_by(n: float) -> Scale:
+    """Times 1 / n, however stale; with plain SGD, the learning rate divided by n."""
+    return Scale(factor=1.0 / n)
+
+
+def by_staleness(power: float = 1.0) -> Scale:
+    """Divided by a power of the gradient's own staleness; one of staleness 0 or 1 is as it is."""
+    return Scale(staleness_power=power)
+
+
 Weighing: TypeAlias = Callable[[int], float]
 """The weight of a push, from how many samples its gradient is of; positive and finite."""
 

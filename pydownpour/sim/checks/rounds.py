@@ -1,4 +1,4 @@
-"""What synchronous rounds promise: whole, in order where that is asked for, and waited for."""
+"""What rounds promise: whole, in order where that is asked for, waited for; or full, and closed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import final
 from pydownpour.policy import PushInfo
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces.combine import LATE_PATIENCE_S
+from pydownpour.policy.softsync import Softsync
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.rounds import Event
 from pydownpour.shard.state import Shard
@@ -109,3 +110,52 @@ class RoundsAreWhole(Check):
     def look(self) -> Iterator[str]:
         yield from self._wrong
         self._wrong.clear()
+
+
+@final
+class SharesAreFull(Check):
+    """Softsync's rounds are closed when they have their share of the replicas, and not before."""
+
+    name = "shares are full"
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        policy = watched.world.job.policy
+        self._policy = policy if isinstance(policy, Softsync) else None
+        self._here: dict[int, int] = {}
+        """By shard, whichever process has it: gradients of the open round."""
+        self._wrong: list[str] = []
+
+    def shard_loaded(self, shard: Shard) -> None:
+        if self._policy is not None:
+            self._here.setdefault(shard.assigned.index, 0)
+            shard.rounds.on_event = lambda event, push: self._happened(shard, event, push)
+
+    def _share(self, shard: Shard) -> int:
+        assert self._policy is not None
+        replicas = self._policy.replicas or len(shard.rounds.view.live)
+        return max(1, replicas // self._policy.n) if shard.rounds.view.live else 1
+
+    def _happened(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
+        index = shard.assigned.index
+        if event == "arrived":
+            self._here[index] += 1
+        elif event == "closing":
+            share, here = self._share(shard), self._here[index]
+            is_last = self.world.coordinator is None or self.world.coordinator.job.is_over
+            if here < share and not is_last:
+                self._wrong.append(
+                    f"shard {index}, round {shard.rounds.round}: closed with {here} of {share}"
+                )
+            self._here[index] = 0
+
+    def look(self) -> Iterator[str]:
+        yield from self._wrong
+        self._wrong.clear()
+        for shard in self.shards() if self._policy is not None else ():
+            share, here = self._share(shard), self._here[shard.assigned.index]
+            # Before the coordinator's first word nothing is closed, nor where the shard moves.
+            knows = shard.rounds.live_version and shard.state == "serving"
+            if knows and here >= share and not shard.rounds.is_closing:
+                where = f"shard {shard.assigned.index}, round {shard.rounds.round}"
+                yield f"{where}: open with {here} of {share}"

@@ -33,7 +33,7 @@ from pydownpour.sim.checks.roles import (
     ReplicasWithinWindows,
     ShardsNeverGoBack,
 )
-from pydownpour.sim.checks.rounds import RoundsAreWhole
+from pydownpour.sim.checks.rounds import RoundsAreWhole, SharesAreFull
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.checks.waits import (
     EachSecondCountsOnce,
@@ -62,6 +62,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     MemoryWithinBounds,
     ParametersCountPushes,
     RoundsAreWhole,
+    SharesAreFull,
     ReadsAreWithinSlack,
     NobodyWaitsForTheDead,
     WhoWaitsIsHeld,

@@ -18,7 +18,9 @@ from pydownpour.policy import Policy
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.softsync import Softsync
 from pydownpour.policy.ssp import SSP
+from pydownpour.policy.staleness_aware import StalenessAware
 from pydownpour.policy.strom import Strom
 from pydownpour.sim.checks.base import Check
 from pydownpour.sim.checks.oracle import Oracle
@@ -99,12 +101,29 @@ def _strom(rng: random.Random) -> Policy:
     )
 
 
+def _softsync(rng: random.Random) -> Policy:
+    return Softsync(
+        n=rng.randint(1, 4),
+        replicas=rng.choice((None, None, 3)),
+        combine="sum",
+        overlap=rng.random() < 0.5,
+    )
+
+
+def _staleness_aware(rng: random.Random) -> Policy:
+    return StalenessAware(
+        n=rng.choice((None, 1, 2, 3)), power=0.0, combine="sum", overlap=rng.random() < 0.5
+    )
+
+
 DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
     "bfasgd": _bfasgd,
     "downpour": _downpour,
     "hardsync": _hard_sync,
+    "softsync": _softsync,
     "ssp": _ssp,
     "strom": _strom,
+    "staleness_aware": _staleness_aware,
 }
 """One row for each policy that ships: settings, drawn, with which a world's parameters count.
 
