@@ -38,7 +38,7 @@ from pydownpour.policy.phases import Phases, phases_of
 from pydownpour.sampling import samples_at, units_in_pass
 from pydownpour.storage import safetensors
 from pydownpour.wire import messages
-from pydownpour.wire.messages import JobLayout
+from pydownpour.wire.messages import JobLayout, Level
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -207,6 +207,8 @@ class Job:
         if on_error not in ("stop", "skip"):
             raise ConfigError(f"on_error={on_error!r}: choose stop or skip")
         self.on_error: Literal["stop", "skip"] = on_error
+        self.durability: Level = "memory"
+        """What an acknowledged push survives. Shards that ship keep no journal: nothing, yet."""
         self._train: Callable[..., Any] | None = None
         self._evaluation: Callable[..., Any] | None = None
 

@@ -160,6 +160,7 @@ def assigned(
         policy_version=policy.version,
         max_norm=job.max_norm,
         codec=_entry(job),
+        durability=job.durability,
         heartbeat_s=limits.heartbeat_s,
         job=job.name,
     )
@@ -237,6 +238,7 @@ def joined(
         wire_dtype=job.wire_dtype,
         max_norm=job.max_norm,
         codec=_entry(job),
+        durability=job.durability,
         heartbeat_s=limits.heartbeat_s,
         lease_s=limits.lease_s,
         job=job.name,

@@ -9,7 +9,7 @@ from pydownpour.codecs import Codec
 from pydownpour.layout import Layout
 from pydownpour.optimizers import Part
 from pydownpour.policy.phases import Declared as DeclaredPolicy
-from pydownpour.wire.messages import WorkEntry
+from pydownpour.wire.messages import Level, WorkEntry
 
 
 class DeclaredWork(Protocol):
@@ -82,6 +82,10 @@ class Declared(Protocol):
     @property
     def codec(self) -> Codec | None:
         """How they are encoded; None: not at all."""
+
+    @property
+    def durability(self) -> Level:
+        """What an acknowledged push survives, at least."""
 
     @property
     def evaluation(self) -> Callable[[dict[str, Any]], Any] | None:

@@ -308,6 +308,7 @@ def _shard(place: Place, waits: Mapping[str, Any]) -> dict[str, Any]:
         "pushes_refused": stats.pushes_refused,
         "records_duplicate": stats.records_duplicate,
         "records_refused": stats.records_refused,
+        "durability": stats.durability,
         "bases_gone": stats.bases_gone,
         "refused_by": {str(one.replica): one.records for one in stats.refused_by},
         "fetches": stats.fetches,

@@ -53,7 +53,7 @@ from pydownpour.replica.transport import (
 from pydownpour.replica.waited import TurnedDown
 from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import NO_GATE, Age, Code, FetchNotice, Kind, View
-from pydownpour.wire.messages import ShardEntry
+from pydownpour.wire.messages import LEVELS, Level, ShardEntry
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,7 @@ class Link:
         fragment_len: int,
         wire_dtype: str,
         codec: _core.Codec | None = None,
+        durability: Level = "memory",
         staging: Flat,
         versions: NDArray[np.uint64],
         rng: random.Random,
@@ -115,8 +116,8 @@ class Link:
         self.entry, self.client = entry, client_of(entry)
         self._client_of, self._headers = client_of, headers
         self.replica, self.incarnation = replica, incarnation
-        self.fragment_len = fragment_len
-        self.item_size = DTYPE_SIZES[wire_dtype]
+        self.fragment_len, self.item_size = fragment_len, DTYPE_SIZES[wire_dtype]
+        self._level_min = LEVELS.index(durability)
         self.values = staging[entry.start : entry.start + entry.len]
         self.fragments = fragments_of(entry.start, entry.len, fragment_len)
         self.versions = versions[self.fragments.start : self.fragments.stop]
@@ -134,8 +135,7 @@ class Link:
         """Steps finished that no push of ours tells the shard, and what we told it of such."""
         self._heard = Age()
         """The shard has applied, and closed, so much at least."""
-        self.reconnects = self.duplicates = 0
-        self.bytes_sent = self.bytes_received = 0
+        self.reconnects = self.duplicates = self.bytes_sent = self.bytes_received = 0
         self.fallback = self.connected = False
         """The shard has refused to upgrade; it has taken us in."""
         self._wake = asyncio.Event()
@@ -512,6 +512,8 @@ class Link:
         if frame.kind == Kind.ACK:
             receipt = frames.receipt(frame)
             self._see(receipt.view)
+            if receipt.level < self._level_min:
+                raise self._unsafe(receipt.level)
             if receipt.applied != frame.count:
                 self._question(frame, receipt)
                 self.duplicates += frame.count - receipt.applied
@@ -541,6 +543,14 @@ class Link:
         if view.policy > self.view.policy:
             self.on_policy(view.policy)
         self.view = view
+
+    def _unsafe(self, level: int) -> JobFailed:
+        """What the job was promised does not hold: what is acknowledged may be lost."""
+        return JobFailed(
+            f"{self.describe()} acknowledges a push at the level {LEVELS[level]} of durability, "
+            f"and the job asks for {LEVELS[self._level_min]}: start the job anew, with shards that "
+            "keep a journal of that level"
+        )
 
     def _question(self, ack: _core.Frame, receipt: frames.Receipt) -> None:
         """A record that was sent once cannot have been applied before: it is applied nowhere."""

@@ -87,6 +87,7 @@ class Session:
                 fragment_len=joined.fragment_len,
                 wire_dtype=joined.wire_dtype,
                 codec=codec,
+                durability=joined.durability,
                 staging=staging,
                 versions=versions,
                 rng=rng,

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias, final
+from typing import Final, final
 
 from pydownpour import _core
-
-Level: TypeAlias = Literal["memory", "logged", "synced", "replicated"]
-"""What an acknowledged record survives: nothing, the process's death, the machine's, its loss."""
+from pydownpour.errors import ConfigError
+from pydownpour.wire.messages import LEVELS, Level
 
 EVERY_LSN: Final = 2**64 - 1
 """The largest number that the core has for an LSN: everything is durable."""
@@ -32,12 +31,30 @@ class AckGate:
     Attributes:
         durable_lsn: Everything up to this LSN is as safe as the level says.
         waiting: Who is to be called when it has moved, and how. Each takes itself out.
+        on_base: Called where a shard goes on from the state of another process, with its LSN: the
+            journal begins with that state, and says when it is durable, as of everything.
     """
 
     def __init__(self, level: Level = "memory", journal: _core.Journal | None = None) -> None:
         self.level, self.journal = level, journal
+        self.rank = LEVELS.index(level)
+        """The level's number, as acknowledgements say it."""
         self.durable_lsn = EVERY_LSN if level == "memory" else 0
         self.waiting: dict[object, Callable[[], object]] = {}
+        self.on_base: Callable[[int], object] = lambda lsn: None
+
+    def check(self, asked: Level) -> None:
+        """Whether acknowledgements here are worth what a job asks for.
+
+        Raises:
+            ConfigError: less.
+        """
+        if self.rank < LEVELS.index(asked):
+            raise ConfigError(
+                f"the job asks for the level {asked} of durability, and this shard has "
+                f"{self.level}: nothing that it acknowledges would be safe enough; give it a "
+                "journal of that level, or ask for less"
+            )
 
     def passed(self, lsn: int) -> None:
         """Everything up to ``lsn`` is durable now; an older number says nothing new."""

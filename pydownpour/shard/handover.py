@@ -14,7 +14,8 @@
                          <---------- serves under that epoch    fenced, with the newest map: says so
                                                                 to whoever asks, and ends
 
-There is no moment in which both serve. The old one stops before it gives, and the new one begins
+The new process has everything when its own journal has it, too, as safe as the job asks. There is
+no moment in which both serve. The old one stops before it gives, and the new one begins
 when the coordinator has said that the place is its own. One that is not heard for
 ``handover_silence_s`` before that is given up for ever: it is fenced, and the old one, which is
 told to give no more, goes on. A record that was cut off at the old one is sent to the new one under
@@ -131,7 +132,10 @@ class TakingOver:
         return sum(plane.loaded for plane in self._planes)
 
     async def go_on(self) -> None:
-        """Get what is missing; then the process is prepared to serve."""
+        """Get what is missing; when it is as safe here as the job asks, we are prepared to serve.
+
+        Before that the other process has what was acknowledged.
+        """
         secret = self._source.secret
         headers, give = {messages.HEADER_SECRET: secret}, Give(secret=secret)
         async with Client(
@@ -154,6 +158,9 @@ class TakingOver:
                         f"{client.url} said {contents.state_size} bytes of state, and sends more"
                     )
         self._adopt(contents, state)
+        gate, lsn = self._shard.gate, self._shard.store.lsn
+        gate.on_base(lsn)
+        await gate.reached(lsn)
         self._shard.become("prepared")
 
     def _adopt(self, contents: Contents, state: bytearray) -> None:

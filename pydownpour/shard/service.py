@@ -241,7 +241,7 @@ class ShardService:
             DownpourError: what the shard has could not be got.
         """
         check_not_plain(client.url, source.url, f"shard {assigned.index}")
-        shard = self._shard = Shard(assigned, self._policies, limits=self.limits)
+        shard = self._shard = Shard(assigned, self._policies, self._gate, self.limits)
         self.on_load(shard)
         taking = TakingOver(shard, source, self._access)
         copy = asyncio.ensure_future(

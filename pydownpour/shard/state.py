@@ -73,8 +73,9 @@ SHARD: Final[Table[ShardState]] = Table(
 process of a shard does: one that gives goes on only if the other never will."""
 
 NOT_SUMMED: Final = frozenset(
-    ("index", "ready", "lsn", "refused_by", "streams", "staleness", "memory", "rss_bytes",
-     "rss_peak_bytes", "waits", "clock_least", "clock_most", "clock_spread_max", "policy")
+    ("index", "ready", "durability", "lsn", "refused_by", "streams", "staleness", "memory",
+     "rss_bytes", "rss_peak_bytes", "waits", "clock_least", "clock_most", "clock_spread_max",
+     "policy")
 )  # fmt: skip
 """What of ShardStats is no total, or is added up in another way."""
 
@@ -172,6 +173,7 @@ class Shard:
         self.assigned, self.limits = assigned, limits
         self.gate = gate or AckGate()
         """Holds acknowledgements until what they name is durable."""
+        self.gate.check(assigned.durability)
         self.keeper = Keeper.from_text(assigned.key)
         """Checks the secrets of replicas."""
         self.ids_version = 0
@@ -517,6 +519,7 @@ class Shard:
         own = ShardStats(
             index=self.assigned.index,
             ready=self.state != "loading",
+            durability=self.gate.level,
             lsn=self.store.lsn,
             pushes=self.pushes,
             pushes_duplicate=self.pushes_duplicate,

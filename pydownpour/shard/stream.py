@@ -97,6 +97,7 @@ class PushHandler:
                 event,
                 replica=self.replica,
                 incarnation=self.incarnation,
+                level=self.shard.gate.rank,
                 view=self.shard.rounds.shown,
             )
         if isinstance(event, _core.Refusal):

@@ -12,8 +12,8 @@ and checksums are the core's; here are the names of the numbers and one construc
     FRAGMENT    replica  one record: seq, fragment, version = base version, dtype, payload
     ACK         shard    ``count`` records of push ``seq`` from ``fragment`` on are settled;
                          version = LSN; payload = applied (the rest were duplicates), largest
-                         staleness (u64 each), the view now; more may follow; flags bit 0 = the run
-                         is complete; count 0 says that bytes arrive
+                         staleness, level of durability (u64 each), the view now; more may follow;
+                         flags bit 0 = the run is complete; count 0 says that bytes arrive
     REFUSE      shard    ``count`` records of push ``seq`` from ``fragment`` on are refused: aux =
                          Code, payload = why, in words; those of NOT_NOW may be sent again; those
                          of NOT_YET when a VIEW says so
@@ -58,7 +58,7 @@ from pydownpour import _core, limits
 from pydownpour.errors import DownpourError, Fenced, JobFailed, RemoteProtocolError
 
 PUSH_NOTICE: Final = struct.Struct("<QQQ")
-RECEIPT: Final = struct.Struct("<QQQQQdQ")
+RECEIPT: Final = struct.Struct("<QQQQQQdQ")
 FETCH_NOTICE: Final = struct.Struct("<QQQQ")
 VIEW: Final = struct.Struct("<QQQdQ")
 F32, U32 = struct.Struct("<f"), struct.Struct("<I")
@@ -223,11 +223,13 @@ class Receipt(NamedTuple):
     Attributes:
         applied: Records that were applied now; the others were before.
         staleness: The largest of theirs.
+        level: What this answer is worth: a place in ``messages.LEVELS``.
         view: Of the cluster, now.
     """
 
     applied: int
     staleness: int
+    level: int
     view: View
 
 
@@ -276,7 +278,7 @@ def push_notice(frame: _core.Frame) -> PushNotice:
     return PushNotice(first_open, clock, samples, norm, frame.version)
 
 
-def ack(settled: _core.Settled, *, replica: int, incarnation: int, view: View) -> bytes:
+def ack(settled: _core.Settled, *, replica: int, incarnation: int, level: int, view: View) -> bytes:
     """Tell a replica that records have a definite answer."""
     return _core.encode_frame(
         kind=Kind.ACK,
@@ -287,7 +289,7 @@ def ack(settled: _core.Settled, *, replica: int, incarnation: int, view: View) -
         fragment=settled.fragment,
         count=settled.count,
         version=settled.lsn,
-        payload=RECEIPT.pack(settled.applied, settled.staleness, *view),
+        payload=RECEIPT.pack(settled.applied, settled.staleness, level, *view),
     )
 
 
@@ -302,10 +304,10 @@ def receipt(frame: _core.Frame) -> Receipt:
         raise RemoteProtocolError(
             f"ACK payload of {len(payload)} bytes, expected at least {RECEIPT.size}"
         )
-    applied, staleness, *view = RECEIPT.unpack_from(payload)
+    applied, staleness, level, *view = RECEIPT.unpack_from(payload)
     if applied > frame.count:
         raise RemoteProtocolError(f"ACK of {frame.count} records, of which {applied} were applied")
-    return Receipt(applied, staleness, _meant(View(*view)))
+    return Receipt(applied, staleness, level, _meant(View(*view)))
 
 
 def refuse(*, push: int, fragment: int, count: int, code: Code, words: str) -> bytes:

@@ -30,7 +30,7 @@ Unknown fields are ignored, so that a newer peer may say more. Every field has a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -77,6 +77,10 @@ Shards: TypeAlias = Annotated[list[ShardEntry], Meta(max_length=limits.SHARDS_MA
 Missed: TypeAlias = Annotated[list[Word], Meta(max_length=limits.MISSED_TOLD_MAX)]
 Labels: TypeAlias = Annotated[list[Label], Meta(max_length=limits.SETTINGS_MAX)]
 
+Level: TypeAlias = Literal["memory", "logged", "synced", "replicated"]
+"""What an acknowledged record survives: nothing, the process's death, the machine's, its loss."""
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+"""From the least on: a level's place is its number on the wire."""
 JobStateName: TypeAlias = Literal["waiting", "running", "evaluating", "done", "failed"]
 MemberState: TypeAlias = Literal["live", "suspect", "dead", "left"]
 PlaceState: TypeAlias = Literal["missing", "loading", "ready", "silent", "dead"]
@@ -189,6 +193,8 @@ class Joined(Message, frozen=True, kw_only=True):
     """Of a whole push, as it is sent: what is larger is never sent."""
     codec: CodecEntry | None = None
     """How gradients are encoded; None: elements of ``wire_dtype`` as they are."""
+    durability: Level = "memory"
+    """What an acknowledgement must be worth at least."""
     heartbeat_s: Seconds
     lease_s: Seconds
     job: Label
@@ -271,6 +277,8 @@ class ShardAssigned(Message, frozen=True, kw_only=True):
     """The L2 norm above which nothing of a push is applied."""
     codec: CodecEntry | None = None
     """What gradients may be encoded by, beside not at all."""
+    durability: Level = "memory"
+    """What its acknowledgements must be worth at least."""
     heartbeat_s: Seconds
     job: Label
 
@@ -340,6 +348,8 @@ class ShardStats(Message, frozen=True, kw_only=True):
 
     index: Word = 0
     ready: bool = False
+    durability: Level = "memory"
+    """What its acknowledgements are worth."""
     lsn: Count = 0
     pushes: Count = 0
     pushes_duplicate: Count = 0

@@ -15,6 +15,7 @@ from pydownpour import _core, limits
 from pydownpour.shard.gate import AckGate
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
+from pydownpour.wire.messages import LEVELS
 from tests.e2e.stage import Stage
 from tests.e2e.stranger import RawStream, Stranger, dismiss
 
@@ -55,6 +56,8 @@ async def test_an_acknowledgement_waits_for_its_lsn(stranger: Stranger, gate: Ac
         assert (await stranger.stats()).lsn == 2, "applied, and visible"
         gate.passed(1)
         assert await answers(stream) == [Kind.ACK]
+        first = next(f for f in await stream.frames(0) if f.kind == Kind.ACK)
+        assert LEVELS[frames.receipt(first).level] == "logged", "it says what it is worth"
         gate.passed(2)
         assert await answers(stream) == [Kind.ACK, Kind.ACK]
 

@@ -1,4 +1,7 @@
-"""A journal that is durable late, and what a shard would be after its death: the durable prefix."""
+"""A journal that is durable late, and what a shard would be after its death: the durable prefix.
+
+Where the shard came from another process, it begins with what that had.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from numpy.typing import NDArray
 
 from pydownpour import _core
 from pydownpour.shard.gate import AckGate
+from pydownpour.shard.state import Shard
 from tests.reference import codecs, journal
 
 SIZE_MAX = 1 << 22
@@ -20,7 +24,10 @@ class LateJournal:
     Attributes:
         gate: For a shard.
         sums: At each element of the layout, what durable records have subtracted.
+        shard: Whose journal it is, once it is there.
     """
+
+    shard: Shard
 
     def __init__(
         self,
@@ -32,6 +39,7 @@ class LateJournal:
     ) -> None:
         self.core = _core.Journal(size_max=SIZE_MAX)
         self.gate = AckGate("logged", self.core)
+        self.gate.on_base = self._base
         self.sums: NDArray[np.float64] = np.zeros(len)
         self._codec = codec
         self._fragment_len, self._every_s, self._late_s = fragment_len, every_s, late_s
@@ -42,6 +50,16 @@ class LateJournal:
         if entries := [journal.decode(entry) for entry in self.core.take()]:
             self._loop.call_later(self._late_s, self._durable, entries)
         self._loop.call_later(self._every_s, self._tick)
+
+    def _base(self, lsn: int) -> None:
+        values = np.empty(self.shard.assigned.len, np.float32)
+        self.shard.store.read(values)
+        self._loop.call_later(self._late_s, self._based, lsn, values)
+
+    def _based(self, lsn: int, values: NDArray[np.float32]) -> None:
+        start = self.shard.assigned.start
+        self.sums[start : start + len(values)] = values
+        self.gate.passed(lsn)
 
     def _durable(self, entries: list[journal.Entry]) -> None:
         for entry in entries:

@@ -45,6 +45,7 @@ from pydownpour.replica.trainer import Trainer
 from pydownpour.replica.work import Leases
 from pydownpour.shard import state, stream
 from pydownpour.shard.filling import Filling
+from pydownpour.shard.gate import EVERY_LSN, AckGate
 from pydownpour.shard.handover import TakingOver
 from pydownpour.shard.rounds import Clocks, Rounds
 from pydownpour.shard.state import Shard
@@ -59,6 +60,7 @@ from pydownpour.wire.proof import Keeper
 from tests.fakes.policies import EveryFew
 from tests.reference import codecs
 from tests.reference import inlet as twin
+from tests.simulation import gates
 
 Patch = pytest.MonkeyPatch
 
@@ -623,6 +625,20 @@ def a_share_waits_for_one_more(patch: Patch) -> None:
     patch.setattr(Share, "due", late)
 
 
+def a_gate_holds_nothing(patch: Patch) -> None:
+    """What is acknowledged need not be durable."""
+    always = property(lambda self: EVERY_LSN, lambda self, lsn: None)
+    patch.setattr(AckGate, "durable_lsn", always, raising=False)
+
+
+def a_base_is_taken_for_durable(patch: Patch) -> None:
+    """A process serves a shard before its own journal has what came from the other one."""
+
+    async def reached(self: AckGate, lsn: int) -> None: ...
+
+    patch.setattr(AckGate, "reached", reached)
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -702,5 +718,9 @@ MUTATIONS: Final = (
              ("ends well",), swarm.sparse),
     Mutation("what it never heard of is settled", ("calm",),
              what_a_shard_never_heard_of_is_called_settled, ("ends well",), swarm.sparse),
+    Mutation("a gate holds nothing", ("calm",), a_gate_holds_nothing,
+             ("acknowledged is durable",), gates.late),
+    Mutation("a base is taken for durable", ("moves",), a_base_is_taken_for_durable,
+             ("acknowledged is durable",), gates.late),
     Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
 )  # fmt: skip

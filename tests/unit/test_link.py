@@ -7,8 +7,10 @@ import contextlib
 import random
 
 import numpy as np
+import pytest
 
 from pydownpour import _core
+from pydownpour.errors import JobFailed
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
@@ -18,14 +20,14 @@ from pydownpour.replica.pushes import Base, Push
 from pydownpour.sim.loop.loop import SimLoop
 from pydownpour.wire import frames
 from pydownpour.wire.frames import Code, Kind
-from pydownpour.wire.messages import ShardEntry
+from pydownpour.wire.messages import LEVELS, Level, ShardEntry
 
 LENGTH, FRAGMENT_LEN = 100, 16
 START, SHARD_LEN = 32, 48
 """The shard owns fragments 2 to 4 of 7."""
 
 
-def make_link(limits: Limits = DEFAULT) -> Link:
+def make_link(limits: Limits = DEFAULT, durability: Level = "memory") -> Link:
     return Link(
         ShardEntry(index=0, url="http://a", start=START, len=SHARD_LEN),
         lambda entry: Client(entry.url, access=Access(), limits=limits),
@@ -34,6 +36,7 @@ def make_link(limits: Limits = DEFAULT) -> Link:
         headers={},
         fragment_len=FRAGMENT_LEN,
         wire_dtype="float32",
+        durability=durability,
         staging=np.zeros(LENGTH, np.float32),
         versions=np.arange(10, 17, dtype=np.uint64),
         rng=random.Random(0),
@@ -57,8 +60,8 @@ def push(link: Link, number: int) -> Push:
     return one
 
 
-def ack(link: Link, number: int, fragment: int, count: int) -> None:
-    payload = frames.RECEIPT.pack(count, 0, *frames.View())
+def ack(link: Link, number: int, fragment: int, count: int, level: int = 0) -> None:
+    payload = frames.RECEIPT.pack(count, 0, level, *frames.View())
     data = _core.encode_frame(
         kind=Kind.ACK, seq=number, fragment=fragment, count=count, payload=payload
     )
@@ -174,3 +177,17 @@ def test_how_long_pushes_were_turned_down_is_told_by_why() -> None:
     with contextlib.closing(SimLoop(events_max=1000, virtual_s_max=100.0)) as loop:
         seconds = loop.run_until_complete(story())
     assert seconds == [(3.0, 0.0), (3.0, 3.0), (3.0, 6.0), (3.0, 6.0)]
+
+
+@pytest.mark.parametrize("asked", LEVELS)
+async def test_an_acknowledgement_of_a_lower_level_than_the_job_s_is_none(asked: Level) -> None:
+    link = make_link(durability=asked)
+    for number, level in enumerate(LEVELS, start=1):
+        one = push(link, number)
+        if LEVELS.index(level) < LEVELS.index(asked):
+            with pytest.raises(JobFailed, match=f"at the level {level} .* asks for {asked}"):
+                ack(link, number, 2, 3, LEVELS.index(level))
+            assert one.open_portions == 1, "nothing of it is settled"
+        else:
+            ack(link, number, 2, 3, LEVELS.index(level))
+            assert one.open_portions == 0

@@ -1,22 +1,24 @@
-"""What a shard reserves for its connections: enough for a fragment each, and no more in all."""
+"""What a shard reserves for its connections, and what its acknowledgements are worth."""
 
 from __future__ import annotations
 
 import pytest
 
 from pydownpour import limits
-from pydownpour.errors import LimitExceeded
+from pydownpour.errors import ConfigError, LimitExceeded
 from pydownpour.layout import partition
 from pydownpour.optimizers import SGD
 from pydownpour.policy.downpour import Downpour
+from pydownpour.shard.gate import AckGate
 from pydownpour.shard.state import Shard
-from pydownpour.wire.messages import ShardAssigned
+from pydownpour.wire.messages import LEVELS, Level, ShardAssigned
 
 
-def shard(length: int) -> Shard:
+def shard(length: int, durability: Level = "memory", gate: AckGate | None = None) -> Shard:
     cut = partition(length, 1)
     return Shard(
-        ShardAssigned(
+        gate=gate,
+        assigned=ShardAssigned(
             index=0,
             incarnation=1,
             secret="",
@@ -32,7 +34,8 @@ def shard(length: int) -> Shard:
             policy=Downpour().to_wire(),
             heartbeat_s=1.0,
             job="test",
-        )
+            durability=durability,
+        ),
     )
 
 
@@ -51,3 +54,15 @@ def test_a_small_shard_has_room_for_as_many_as_may_connect() -> None:
     small = shard(1000)
     inlets = [small.inlet() for _ in range(limits.DEFAULT.connections_max)]
     assert small.reserved_bytes == len(inlets) * small.assigned.fragment_len * 8
+
+
+@pytest.mark.parametrize("asked", LEVELS)
+@pytest.mark.parametrize("has", LEVELS)
+def test_a_shard_that_cannot_keep_what_the_job_asks_for_never_serves(
+    asked: Level, has: Level
+) -> None:
+    if LEVELS.index(has) < LEVELS.index(asked):
+        with pytest.raises(ConfigError, match=f"asks for the level {asked} .* has {has}"):
+            shard(1000, asked, AckGate(has))
+    else:
+        assert shard(1000, asked, AckGate(has)).statistics().durability == has

@@ -95,12 +95,12 @@ def test_a_push_notice_with_numbers_nobody_can_mean_is_refused(
 def test_a_receipt_may_have_more_to_say_and_never_less() -> None:
     fields = {"kind": Kind.ACK, "count": 3}
     view = frames.View(epoch=1, least_clock=17, round=5, deviation=0.25, policy=2)
-    whole = frames.RECEIPT.pack(2, 7, *view)
+    whole = frames.RECEIPT.pack(2, 7, 1, *view)
     (frame,) = _core.scan_frames(_core.encode_frame(**fields, payload=whole + b"more"))
-    assert frames.receipt(frame) == frames.Receipt(applied=2, staleness=7, view=view)
+    assert frames.receipt(frame) == frames.Receipt(applied=2, staleness=7, level=1, view=view)
     for payload, words in (
-        (whole[:-1], "ACK payload of 55 bytes"),
-        (frames.RECEIPT.pack(4, 0, *view), "ACK of 3 records, of which 4"),
+        (whole[:-1], "ACK payload of 63 bytes"),
+        (frames.RECEIPT.pack(4, 0, 1, *view), "ACK of 3 records, of which 4"),
     ):
         (frame,) = _core.scan_frames(_core.encode_frame(**fields, payload=payload))
         with pytest.raises(RemoteProtocolError, match=words):

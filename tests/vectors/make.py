@@ -30,7 +30,7 @@ FRAMES = [
     Frame(2, dtype=4, replica=3, incarnation=2, seq=44, payload=bytes.fromhex("803f00c0")),
     Frame(
         3, flags=1, replica=3, incarnation=2, seq=41, fragment=6, count=4, version=99,
-        payload=struct.pack("<QQQQQ", 3, 5, 1, 17, 5),
+        payload=struct.pack("<QQQQQQd", 3, 5, 1, 1, 17, 5, 0.25),
     ),
     Frame(4, seq=41, count=1, aux=1, fragment=7, payload=b"2 non-finite elements"),
     Frame(5, seq=8, version=90, payload=struct.pack("<QQQ", 0, 0, 17)),
