@@ -681,5 +681,6 @@ class Link:
                 self._answered = max(self._answered, portion.number)
                 push.open_portions -= 1
             self.on_answered(push)
-        if self.queue or self._to_tell or self.fetch_wanted is not None:
+        is_to_fetch = self.fetch_wanted is not None and not self.fetch_sent
+        if self.queue or self._to_tell or is_to_fetch:
             self._wake.set()

@@ -141,6 +141,7 @@ class Rounds:
         users: Gives the classes that the job declares, for newer versions.
 
     Attributes:
+        policy: By whose rule it goes.
         epoch: Of the newest shard map that was heard of.
         live_version: Of the ``LiveIds`` heard last; 0 before the first.
         closed: Rounds closed by this process.
@@ -158,7 +159,7 @@ class Rounds:
         turns: Turns,
         users: UsersPolicies | None = None,
     ) -> None:
-        self._ruling, self._rule = ruling, ruling.rule
+        self._go_by(ruling)
         self._store, self._limits, self._users = store, turns.limits, users
         self._share = Share(turns)
         self._next_ruling: Ruling | None = None
@@ -192,10 +193,8 @@ class Rounds:
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def policy(self) -> PolicyEntry:
-        """By whose rule it goes."""
-        return self._ruling.entry
+    def _go_by(self, ruling: Ruling) -> None:
+        self._ruling, self._rule, self.policy = ruling, ruling.rule, ruling.entry
 
     @property
     def is_closing(self) -> bool:
@@ -361,8 +360,9 @@ class Rounds:
                 return False  # who goes on with it looks again
         elif self._awaits_any:
             self._use_up()
-        before, self._ruling, self._next_ruling = self._ruling, self._next_ruling, None
-        self._rule = self._ruling.rule
+        before = self._ruling
+        self._go_by(self._next_ruling)
+        self._next_ruling = None
         self._rule.round = before.rule.round
         self.switches += 1
         log.info(
@@ -411,8 +411,7 @@ class Rounds:
         Raises:
             ConfigError: this process cannot build the policy.
         """
-        self._ruling = Ruling.load(state, self._users)
-        self._rule = self._ruling.rule
+        self._go_by(Ruling.load(state, self._users))
         if self._rule.combines:
             self._store.start_accumulating()
         self._is_closing, self._next = bool(state["closing"]), int(state["next"])

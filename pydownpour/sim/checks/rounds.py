@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import final
 
-from pydownpour.policy import PushInfo
+from pydownpour.policy import PushInfo, from_wire
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces.combine import LATE_PATIENCE_S
 from pydownpour.policy.softsync import Softsync
@@ -48,15 +48,17 @@ class RoundsAreWhole(Check):
         shard.rounds.on_event = lambda event, push: self._heard(shard, event, push)
 
     def _heard(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
-        settings = dict(shard.rounds.policy.settings)
+        settings = shard.rounds.policy.settings
         if event in ("switching", "switched"):
             self._given[shard.assigned.index].clear()
             self._late[shard.assigned.index].clear()
             self._switching.add(shard)
             if event == "switched":
                 self._switching.discard(shard)
-        elif settings.pop("name") == HardSync.name and shard not in self._switching:
-            self._happened(shard, HardSync(**settings), event, push)  # type: ignore[arg-type]
+        elif settings["name"] == HardSync.name and shard not in self._switching:
+            policy = from_wire(settings)
+            assert isinstance(policy, HardSync)
+            self._happened(shard, policy, event, push)
 
     def _happened(
         self, shard: Shard, policy: HardSync, event: Event, push: PushInfo | None
@@ -93,12 +95,13 @@ class RoundsAreWhole(Check):
 
     def pushed(self, life: Life, push: Push) -> None:
         """It must have waited for the round of the push before, if that is in one."""
-        last, before = self._last.get(life, (None, 0))
+        last, before = self._last.pop(life, (None, 0))
         version = life.trainer.ruling.version
+        if life.trainer.ruling.name != HardSync.name:
+            return
         obeyed = {shard.rounds.policy.version for shard in self.shards()} == {version}
-        is_in_rounds = life.trainer.ruling.name == HardSync.name
         self._last[life] = push, version if obeyed else 0
-        if last is None or last.reason or not (obeyed and before == version and is_in_rounds):
+        if last is None or last.reason or not (obeyed and before == version):
             return
         for index, (then, now) in enumerate(zip(last.base.rounds, push.base.rounds, strict=True)):
             if now <= then:
