@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Final, TypeVar, cast, final
 
@@ -13,12 +16,15 @@ import click
 import msgspec
 
 from pydownpour.cli.failures import Failure, Interrupted, in_words
+from pydownpour.cli.options import forwarded_limits, limit_option
 from pydownpour.engines.base import EXIT_FAILED
 from pydownpour.errors import ConfigError
+from pydownpour.limits import Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CALM: Final = "calm"
+STOPPED: Final = "stopped by SIGINT"
 TRACE_HEADER: Final = f"{'virtual s':>12}  {'event':<10}  {'who':<28}  number"
 
 
@@ -40,6 +46,7 @@ class SimOptions:
     per_sample_s: float
     events: int
     virtual_s: float
+    limits: Limits
 
     def simulate(
         self,
@@ -68,6 +75,7 @@ class SimOptions:
             run_folder=run_folder,
             events_max=self.events,
             virtual_s_max=self.virtual_s,
+            limits=self.limits,
             say=say,
         )
 
@@ -76,10 +84,11 @@ class SimOptions:
         words = ["pydownpour", "sim", self.file, "--seed", str(seed)]
         for parameter in sim.params:
             name = parameter.name or ""
-            if name in ("file", "seed", "timing_only") or name not in _FIELDS:
+            if name in ("file", "seed", "timing_only", "limits") or name not in _FIELDS:
                 continue
             if (value := getattr(self, name)) != parameter.default:
                 words += [parameter.opts[0], f"{value:g}" if isinstance(value, float) else value]
+        words += forwarded_limits(self.limits)
         return shlex.join(map(str, words + (["--timing-only"] if self.timing_only else [])))
 
 
@@ -159,6 +168,7 @@ def _options(command: F) -> F:
 @click.command()
 @click.argument("file", metavar="FILE[:JOB]")
 @_options
+@limit_option
 @in_words
 def sim(
     seeds: range | None, trace: bool, check: bool, as_json: bool, run_folder: str | None,
@@ -177,7 +187,8 @@ def sim(
     every machine, so what went wrong once can be looked at as often as you like.
     Fault plans: calm, kill, power, pause, zombie, slow, links, partition, oneway, estranged,
     asleep, reset, forget, clog, skew, swizzle, churn, disk, hostile, moves (of shards, while
-    replicas train), swarm (each seed draws its own mix), doom (the job must fail, in words).
+    replicas train), switch (of policies), swarm (each seed draws its own mix), doom (the job must
+    fail, in words).
     Exit code 0: every run ended well and every check held.
     """
     options = SimOptions(**settings)
@@ -185,18 +196,35 @@ def sim(
     if run_folder:
         run_folder = os.path.abspath(run_folder)  # the job file may change the current folder
     try:
-        if seeds is not None:
-            if trace or check or run_folder:
+        with _ctrl_c_raises():
+            if seeds is None:
+                good, result = _one(options, out, trace=trace, check=check, run_folder=run_folder)
+            elif trace or check or run_folder:
                 raise ConfigError("--seeds runs many; --trace, --check and --run-folder need one")
-            good, result = _many(options, seeds, out)
-        else:
-            good, result = _one(options, out, trace=trace, check=check, run_folder=run_folder)
-    except KeyboardInterrupt:
-        raise Interrupted("stopped by SIGINT") from None
+            else:
+                good, result = _many(options, seeds, out)
+    except KeyboardInterrupt:  # before there was a world
+        raise Interrupted(STOPPED) from None
     if as_json:
         click.echo(msgspec.json.encode(result))
+    if result.get("failure") == STOPPED:
+        raise Interrupted(STOPPED)
     if not good:
         raise Failure(_blame(options, seeds, result), EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _ctrl_c_raises() -> Iterator[None]:
+    """Meanwhile there is something to put in order, and to print, before the command ends."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _blame(options: SimOptions, seeds: range | None, result: Any) -> str:
@@ -218,20 +246,25 @@ def _blame(options: SimOptions, seeds: range | None, result: Any) -> str:
 def _one(
     options: SimOptions, out: IO[str], *, trace: bool, check: bool, run_folder: str | None
 ) -> tuple[bool, dict[str, Any]]:
-    from pydownpour.sim.report import first_difference, is_good
+    from pydownpour.sim.report import Stopped, first_difference, is_good
     from pydownpour.sim.trace import Trace
 
     if trace:
         print(TRACE_HEADER, file=out)
     first = Trace((lambda text: print(text, file=out)) if trace else None, keep=check)
-    report = options.simulate(
-        options.seed, first, run_folder, lambda words: print(words, file=out, flush=True)
-    )
-    _print_report(report, out)
+    second = Trace(keep=True)
+    try:
+        report = options.simulate(
+            options.seed, first, run_folder, lambda words: print(words, file=out, flush=True)
+        )
+        _print_report(report, out)
+        again = options.simulate(options.seed, second)["trace_hash"] if check else ""
+    except Stopped as stop:
+        stopped = {**stop.report, "failure": STOPPED}
+        _print_report(stopped, out)
+        return False, stopped
     good = is_good(report)
     if check:
-        second = Trace(keep=True)
-        again = options.simulate(options.seed, second)["trace_hash"]
         difference = first_difference(first.kept or (), second.kept or ())
         same = again == report["trace_hash"] and not difference
         print(f"  {'again':<12} {again} {'the same' if same else 'DIFFERENT'}", file=out)
@@ -287,26 +320,37 @@ def _rows(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _many(options: SimOptions, seeds: range, out: IO[str]) -> tuple[bool, dict[str, Any]]:
-    from pydownpour.sim.report import is_good, verdict
-
     failed: list[int] = []
     hashes: dict[str, str] = {}
-    for seed in seeds:
-        report = options.simulate(seed)
-        hashes[str(seed)] = report["trace_hash"]
-        words = verdict(report)
-        print(
-            f"seed {seed:<6} {report['trace_hash']}  {report['virtual_s']:10.3f} virtual s  "
-            f"{report['messages']:8,} messages  {report['faults_injected']:4} faults  {words}",
-            file=out,
-        )
-        if not is_good(report):
-            failed.append(seed)
-            print(f"  replay: {options.replay(seed)}", file=out)
-        out.flush()
-    return not failed, {
+    result: dict[str, Any] = {
         "seeds": [seeds[0], seeds[-1]],
         "faults": options.faults,
         "failed": failed,
         "hashes": hashes,
     }
+    try:
+        for seed in seeds:
+            report = options.simulate(seed)
+            hashes[str(seed)] = report["trace_hash"]
+            if not _print_verdict(options, seed, report, out):
+                failed.append(seed)
+    except KeyboardInterrupt:
+        return False, {**result, "failure": STOPPED}
+    return not failed, result
+
+
+def _print_verdict(options: SimOptions, seed: int, report: dict[str, Any], out: IO[str]) -> bool:
+    """One line of a seed, and of one that failed how to replay it; False if it failed."""
+    from pydownpour.sim.report import is_good, verdict
+
+    print(
+        f"seed {seed:<6} {report['trace_hash']}  {report['virtual_s']:10.3f} virtual s  "
+        f"{report['messages']:8,} messages  {report['faults_injected']:4} faults  "
+        f"{verdict(report)}",
+        file=out,
+    )
+    good = is_good(report)
+    if not good:
+        print(f"  replay: {options.replay(seed)}", file=out)
+    out.flush()
+    return good

@@ -19,7 +19,7 @@ from pydownpour.sim.checks.base import Check
 from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import FaultPlan, fault_plan
 from pydownpour.sim.machines.host import LinkModel
-from pydownpour.sim.report import build_report
+from pydownpour.sim.report import Stopped, build_report
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world.settings import Settings
 from pydownpour.sim.world.world import World
@@ -84,6 +84,7 @@ def simulate(
 
     Raises:
         ConfigError: impossible settings, or a job without a replica function.
+        KeyboardInterrupt: Ctrl-C; its ``report`` is what the run had come to.
 
     Example:
         >>> import numpy as np
@@ -114,8 +115,11 @@ def simulate(
         run_folder = os.path.abspath(run_folder)  # the job's functions may change the folder
         claim_run_folder(run_folder)
     world = World(job, settings, kept, checks=checks, say=say)
-    with _seeded(seed):
-        _run(world)
+    try:
+        with _seeded(seed):
+            _run(world)
+    except KeyboardInterrupt:
+        raise Stopped(build_report(world)) from None
     if run_folder is not None:
         _keep(world, run_folder)
     return build_report(world)

@@ -20,13 +20,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
+from pydownpour.limits import DEFAULT
 from pydownpour.sim.trace import line
 
 if TYPE_CHECKING:
     from pydownpour.sim.trace import Event
     from pydownpour.sim.world.world import World
+
+
+@final
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C has ended a simulation.
+
+    Attributes:
+        report: What it had come to.
+    """
+
+    def __init__(self, report: dict[str, Any]) -> None:
+        super().__init__(report["failure"])
+        self.report = report
 
 
 def build_report(world: World) -> dict[str, Any]:
@@ -45,6 +59,11 @@ def build_report(world: World) -> dict[str, Any]:
             "link": dataclasses.asdict(settings.link),
             "own_links": {name: dataclasses.asdict(own) for name, own in settings.own_links},
             "compute": dataclasses.asdict(settings.compute),
+            "limits": {
+                name: value
+                for name, value in dataclasses.asdict(settings.limits).items()
+                if value != getattr(DEFAULT, name)
+            },
             "events_max": settings.events_max,
             "virtual_s_max": settings.virtual_s_max,
         },

@@ -218,21 +218,65 @@ def test_other_processes_and_hash_seeds_see_the_same_run(file: str) -> None:
     assert run("1") == run("2") == report(sim(file, "--faults", "reset", "--json"))["trace_hash"]
 
 
-def test_ctrl_c_ends_it_in_words(file: str) -> None:
-    """With a job that would take for ever: its first event is the sign to interrupt it."""
-    Path(file).write_text(JOB.replace("dp.Work(60", "dp.Work(10**5"))
-    command = [sys.executable, "-u", "-m", "pydownpour", "sim", file, "--trace", "--timing-only"]
+@pytest.mark.parametrize("text", [JOB, PLAIN], ids=["async", "plain"])
+def test_ctrl_c_ends_it_in_words_and_prints_what_there_is(file: str, text: str) -> None:
+    """With a job that would take for ever: an event of it is the sign to interrupt it.
+
+    Nothing of the world that is left behind warns of anything.
+    """
+    Path(file).write_text(text.replace("dp.Work(60", "dp.Work(10**5"))
+    command = [
+        sys.executable, "-X", "dev", "-W", "always", "-m", "pydownpour", "sim", file, "--trace",
+        "--json", "--shards", "1",
+    ]  # fmt: skip
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "message" in line:
+        assert process.stderr is not None
+        for number, line in enumerate(process.stderr):
+            if "message" in line and number > 500:
                 break
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=100)
     assert process.returncode == 130
-    assert errors.strip() == "pydownpour: stopped by SIGINT"
+    told = json.loads(out)
+    assert (told["state"], told["reason"]) == ("stopped", "stopped by SIGINT")
+    assert told["failure"] == "stopped by SIGINT"
+    assert told["pushes"]["applied"] > 0
+    assert errors.splitlines()[-1] == "pydownpour: stopped by SIGINT"
+    for words in ("Exception ignored", "never awaited", "Warning", "Traceback"):
+        assert words not in errors
+
+
+def test_ctrl_c_between_seeds_says_which_have_run(file: str) -> None:
+    command = [sys.executable, "-m", "pydownpour", "sim", file, "--seeds", "0..99999", "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == 130
+    told = json.loads(out)
+    assert told["failure"] == "stopped by SIGINT"
+    assert told["hashes"]["0"] in first
+    assert told["failed"] == []
+
+
+def test_other_limits_than_usual_hold_in_the_world_and_in_the_line_that_replays_it(
+    file: str,
+) -> None:
+    usual = report(sim(file, "--json"))
+    other = report(sim(file, "--json", "--limit", "heartbeat_s=0.25"))
+    assert usual["settings"]["limits"] == {}
+    assert other["settings"]["limits"] == {"heartbeat_s": 0.25}
+    assert other["trace_hash"] != usual["trace_hash"]
+    failed = sim(file, "--limit", "heartbeat_s=0.25", "--events", "900")
+    assert failed.exit_code == 1
+    assert "--limit heartbeat_s=0.25" in failed.stderr
+    refused = sim(file, "--limit", "heartbeats=1")
+    assert "there is no limit 'heartbeats'" in refused.stderr
 
 
 def test_the_example_finds_that_staleness_needs_a_smaller_rate() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
@@ -17,8 +19,11 @@ import safetensors.numpy
 
 import pydownpour as dp
 from pydownpour.errors import ConfigError
+from pydownpour.sim.machines.process import SimProcess
 from pydownpour.sim.report import first_difference, is_good, verdict
 from pydownpour.sim.trace import Trace
+from pydownpour.sim.world import swarm
+from pydownpour.sim.world.world import World
 from pydownpour.testing import Check, audit_report
 
 LENGTH = 50
@@ -355,3 +360,42 @@ async def test_it_works_where_a_loop_runs_already() -> None:
     assert report["trace_hash"] == elsewhere["trace_hash"]
     with pytest.raises(ConfigError, match="no fault plan"):
         dp.simulate(job, faults="nope")
+
+
+@pytest.mark.parametrize("at", [0.05, 0.08, 0.4, 1.1])
+def test_a_world_that_is_cut_off_ends_in_order(at: float) -> None:
+    """Whatever goes wrong in it: nothing strikes any more, and each frame that is left ends.
+
+    What is not ended says so when the collector finds it, and then this test fails.
+    """
+    for seed in range(3):
+        world = swarm.synced(seed, "swarm")
+        processes: list[SimProcess] = []
+
+        def interrupt(world: World = world, found: list[SimProcess] = processes) -> None:
+            found += [*world.processes.graveyard, *world.processes.alive]
+            world.loop.is_interrupted = True
+
+        world.loop.at(at, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            world.run()
+        assert world.failure == "stopped by SIGINT"
+        assert processes
+        assert not any(process.tasks for process in processes)
+        del world, processes, interrupt
+        gc.collect()
+
+
+def test_ctrl_c_says_what_there_is() -> None:
+    """Between two turns of the loop, and the handler is as it was before."""
+    before, lines = signal.getsignal(signal.SIGINT), list[str]()
+
+    def press(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 100:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        dp.simulate(counting_job(plain=False), trace=press)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert stopped.value.report["state"] == "stopped"  # type: ignore[attr-defined]

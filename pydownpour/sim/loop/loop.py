@@ -61,6 +61,7 @@ class SimLoop(asyncio.BaseEventLoop):
     Raises (out of ``run_until_complete``):
         SimulationStuck: everybody waits for somebody.
         BudgetSpent: a budget ran out.
+        KeyboardInterrupt: ``is_interrupted`` was set.
     """
 
     network: Sockets
@@ -76,6 +77,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(self._on_error)
         self.on_instant: Callable[[], None] | None = None
         """Called when all that happens at one moment has happened, before time goes on."""
+        self.is_interrupted = self._unwinds = False
+        """It is to end with KeyboardInterrupt when this turn is over."""
         self._charged_s = 0.0
         self.errors: list[str] = []
         """What live processes let escape; a check looks at it."""
@@ -98,6 +101,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle._run()
         if self.events > self._events_max:  # here, where no code of a process is in the middle
             raise BudgetSpent(f"not done after {self._events_max} events (--events)")
+        if self.is_interrupted and not self._unwinds:
+            raise KeyboardInterrupt
 
     def _pass_time(self) -> None:
         if self.on_instant is not None:
@@ -120,6 +125,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def lift_budgets(self) -> None:
         """The run is over; unwinding may take what it takes."""
         self._events_max, self._virtual_s_max = self._events_max + UNWIND_EVENTS_MAX, float("inf")
+        self._unwinds = True
 
     def _process_events(self, event_list: list[Any]) -> None: ...
 

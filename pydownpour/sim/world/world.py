@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
+from pydownpour import __version__
+from pydownpour.coordinator.report import build_report
 from pydownpour.errors import DownpourError
 from pydownpour.job import Job
 from pydownpour.sim.checks.base import Check
@@ -17,9 +21,12 @@ from pydownpour.sim.checks.oracle import Oracle
 from pydownpour.sim.checks.samples import SampleOracle
 from pydownpour.sim.checks.table import Checks
 from pydownpour.sim.faults.storm import Storm
+from pydownpour.sim.loop.loop import SimLoop
 from pydownpour.sim.trace import Trace
 from pydownpour.sim.world.cluster import Cluster
 from pydownpour.sim.world.settings import Settings
+
+STOPPED: Final = "stopped by SIGINT"
 
 
 @final
@@ -47,21 +54,38 @@ class World(Cluster):
 
     def run(self) -> World:
         """Run the job to its end, or to the failure that ``failure`` names."""
-        with _collector_at_rest(), _no_proxies():
+        with _interrupted_between_turns(self.loop), _collector_at_rest(), _no_proxies():
             began = time.perf_counter()  # only for messages a second; no decision sees it
+            so_far: dict[str, Any] = {}
             asyncio.set_event_loop(self.loop)
             try:
                 with self.checks:
                     self.loop.run_until_complete(self._main())
             except DownpourError as error:
                 self.failure = f"{type(error).__name__}: {error}"
+            except KeyboardInterrupt:
+                self.failure = STOPPED
+                so_far = self._report_so_far()
+                raise
             finally:
                 self.wall_s = time.perf_counter() - began
                 self.over = True
                 self.virtual_s = self.loop.now
-                self.checks.at_end()
+                if self.failure != STOPPED:  # what is cut off has no end that could be right
+                    self.checks.at_end()
                 self._tear_down()
+                self.report = so_far or self.report
         return self
+
+    def _report_so_far(self) -> dict[str, Any]:
+        """What the coordinator knows of a job that did not come to its end."""
+        if self.report or self.coordinator is None:
+            return self.report
+        clock_s = self.loop.now + self.network.hosts["coordinator"].clock_offset_s
+        so_far = build_report(
+            self.coordinator.job, clock_s, version=__version__, rss_peak_bytes=0, storage="off"
+        )
+        return {**so_far, "state": "stopped", "reason": STOPPED}
 
     async def _main(self) -> None:
         self.start()
@@ -74,12 +98,22 @@ class World(Cluster):
     def _tear_down(self) -> None:
         self.trace.close()
         self.loop.lift_budgets()
+        self.loop.run_until_complete(self._end_own())
         with contextlib.suppress(DownpourError):
             self.loop.run_until_complete(self.processes.unwind())
         with contextlib.suppress(DownpourError):
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         self.loop.close()
+
+    async def _end_own(self) -> None:
+        """The run itself and its faults, where the run was cut off: nothing strikes any more."""
+        theirs = {task for process in self.processes.alive for task in process.tasks}
+        theirs |= {task for process in self.processes.graveyard for task in process.tasks}
+        own = asyncio.all_tasks() - theirs - {asyncio.current_task()}
+        for task in own:
+            task.cancel()
+        await asyncio.gather(*own, return_exceptions=True)
 
     def _script_ended(self, script: asyncio.Task[None]) -> None:
         if not script.cancelled() and (error := script.exception()) is not None:
@@ -122,6 +156,30 @@ def _collector_at_rest() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _interrupted_between_turns(loop: SimLoop) -> Iterator[None]:
+    """Ctrl-C ends the run where no code of a process is in the middle: all of it ends in order.
+
+    The second one does at once, should a replica function not return.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        loop.is_interrupted = True
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if loop.is_interrupted:  # when its last turn was over
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
