@@ -453,12 +453,14 @@ class JobState:
                 return self._shard_heartbeat(message, now)
             return self._replica_heartbeat(message, now)
         except Fenced as error:
+            is_shard = message.role == "shard"
             return HeartbeatAnswer(
                 state=self.state,
                 reason=str(error),
                 fenced=True,
                 # To the process that a shard has moved from: where it is now.
-                shard_map=self._newer_map(message) if message.role == "shard" else None,
+                shard_map=self._newer_map(message) if is_shard else None,
+                moved=is_shard and self.places.is_taken_from(message.id, message.incarnation),
             )
 
     def leave(self, message: Leave, now: float) -> HeartbeatAnswer:

@@ -349,6 +349,11 @@ class Places:
             raise RemoteProtocolError(f"no shard {index} in a job of {len(self._places)}")
         return self._places[index]
 
+    def is_taken_from(self, index: int, incarnation: int) -> bool:
+        """Another process has the place now than that incarnation's."""
+        place = self._places[index]
+        return place.is_taken and place.incarnation != incarnation
+
     def overdue(self, now: float) -> list[Place]:
         """Shards that said hello and have not loaded in time: they send no heartbeats yet."""
         return [

@@ -276,13 +276,13 @@ class ShardService:
         verdict = await Heartbeats(
             client, every_s=shard.assigned.heartbeat_s, make=self._heartbeat, heard=self._heard
         ).run()
-        if verdict.fenced and verdict.state == "waiting":
-            log.warning("%s", verdict.reason)
-            return False
         if shard.state == "gone":
             log.info("%s; this process ends", verdict.reason)
             await asyncio.sleep(self.limits.handover_linger_s)
             return True
+        if verdict.fenced and verdict.state == "waiting":
+            log.warning("%s", verdict.reason)
+            return False
         if verdict.fenced:
             raise Fenced(verdict.reason or "another process took this shard's place")
         if verdict.state == "failed":
@@ -313,7 +313,7 @@ class ShardService:
             shard.heard_map(answer.shard_map)
             shard.rounds.epoch = answer.shard_map.epoch
         if answer.fenced:
-            if shard.state == "giving" and shard.is_elsewhere:
+            if shard.state == "giving" and answer.moved:
                 shard.become("gone")
             return
         self._gives = answer.gives

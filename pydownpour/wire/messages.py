@@ -438,6 +438,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     state: JobStateName
     reason: Words = ""
     fenced: bool = False
+    moved: bool = False
+    """Fenced because another process has the shard: nobody waits for this one."""
     missed: Missed = []
     """Shards the coordinator does not hear: which of them answer the replica?"""
     ids: KnownIds | None = None
