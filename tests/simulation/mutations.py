@@ -432,7 +432,7 @@ def the_last_round_stays_open(patch: Patch) -> None:
 
 
 def nobody_waits_for_the_round(patch: Patch) -> None:
-    patch.setattr(Rounds, "waits_for", lambda *_: None)
+    patch.setattr(Rounds, "waits_for", lambda *_, **__: None)
 
 
 def nobody_is_asked_again(patch: Patch) -> None:

@@ -9,7 +9,7 @@ pub(crate) use std::sync::PoisonError;
 mod primitive {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{
-        AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering,
     };
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 }
@@ -17,7 +17,7 @@ mod primitive {
 #[cfg(not(loom))]
 mod primitive {
     pub(crate) use std::sync::atomic::{
-        AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering,
     };
     pub(crate) use std::sync::{Mutex, MutexGuard};
 
