@@ -41,6 +41,8 @@ KIND_PONG: Final[int]  # 9, either way
 KIND_ERROR: Final[int]  # 10, either way: code in aux, the words in the payload; the stream ends
 KIND_BYE: Final[int]  # 11, either way: the stream ends in good order
 KIND_VIEW: Final[int]  # 12, shard to replica: the cluster, and for whom an answer waits
+KIND_SUM: Final[int]  # 13, replica to replica: one fragment of a sum of gradients
+KIND_REDUCED: Final[int]  # 14, replica to replica: what it sends of a round is whole
 
 FLAG_PUSH_COMPLETE: Final[int]  # 1, in an ACK: the run is complete
 
@@ -586,14 +588,21 @@ class ShardInlet:
 
 @final
 class ReplicaInlet:
-    """Bytes of one upgraded stream into a replica: PARAMETERS payloads land in the target.
+    """Bytes of one upgraded stream into a replica: PARAMETERS payloads land in the target, or, from
+    another replica that sends them, SUM payloads (sums=True).
 
     Same loop as ShardInlet, but window() names the buffer: (0, start, stop) in this object's
     scratch, (1, start, stop) in the target, as bytes. Bytes land before their checksum can be
     known: after RemoteProtocolError or a cut the fragment that landed() names holds damaged values.
     """
     def __new__(
-        cls, *, len: int, fragment_len: int, first_fragment: int = 0, control_size_max: int
+        cls,
+        *,
+        len: int,
+        fragment_len: int,
+        first_fragment: int = 0,
+        control_size_max: int,
+        sums: bool = False,
     ) -> ReplicaInlet: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def set_target(self, values: _Bytes, versions: _Bytes) -> None:

@@ -204,6 +204,12 @@ class Job:
         self.wire_dtype = wire_dtype
         self.max_norm = None if max_norm is None else _checked_norm(max_norm)
         self.codec = _checked_codec(codec, self.policy, wire_dtype)
+        reduction = phases_of(self.policy).reduction
+        if reduction is not None and (self.codec is not None or wire_dtype != "float32"):
+            raise ConfigError(
+                f"policy {self._policy_words()}: replicas add up float32, and so it "
+                "travels: leave out codec= and wire_dtype=, or let shards add up (reduce='shards')"
+            )
         if on_error not in ("stop", "skip"):
             raise ConfigError(f"on_error={on_error!r}: choose stop or skip")
         self.on_error: Literal["stop", "skip"] = on_error

@@ -99,6 +99,8 @@ SNAPSHOT_COPIES_MAX: Final = 2
 fragment at a time, so that updates always find a block."""
 ID_RANGES_MAX: Final = 1024
 """Ranges of known ids that shards are told; more are joined, which only keeps some for longer."""
+GROUP_MEMBERS_MAX: Final = 1024
+"""Replicas that reduce among themselves: each hears of all of them, with a secret apiece."""
 LAYOUT_ARRAYS_MAX: Final = 100_000
 """Arrays in one layout: with usual names ten million bytes to describe, read in a second."""
 LAYOUT_SIZE_MAX: Final = 64 * MIB
@@ -230,6 +232,8 @@ class Limits:
     """Bytes a shard reserves for bodies being received, over all connections."""
     replicas_max: int = 65_536
     """Replicas in one job at a time: a shard then remembers some 15 MB of them between pushes."""
+    group_members_max: int = GROUP_MEMBERS_MAX
+    """Replicas that reduce among themselves; others wait for a place."""
     replicas_gone_max: int = 256
     """Replicas that left or died and still have a row of their own; of older ones only sums are
     kept, and shards forget what they pushed."""

@@ -207,10 +207,31 @@ def shard(
 @click.argument("file", metavar="FILE[:JOB]")
 @click.option("--coordinator", required=True, metavar="URL", help="What the coordinator printed.")
 @click.option("--name", default="", metavar="NAME", help="Shown in displays and reports.")
+@click.option(
+    "--bind",
+    default=None,
+    metavar="HOST:PORT",
+    help="Where to listen for other replicas, if the job's policy has them reduce among "
+    "themselves.  [default: loopback, if the coordinator is there]",
+)
+@click.option(
+    "--advertise",
+    default="",
+    metavar="URL",
+    help="What other replicas shall call, when it is not the address we listen on.",
+)
 @limit_option
 @access_options
 @in_words
-def replica(file: str, coordinator: str, name: str, limits: Limits, access: AccessOptions) -> None:
+def replica(
+    file: str,
+    coordinator: str,
+    name: str,
+    bind: str | None,
+    advertise: str,
+    limits: Limits,
+    access: AccessOptions,
+) -> None:
     """Start a replica: it trains with its own copy of the parameters.
 
     Start as many as you like, whenever you like; they join and leave while the job runs. One that
@@ -226,6 +247,8 @@ def replica(file: str, coordinator: str, name: str, limits: Limits, access: Acce
 
     async def train(channel: Channel | None) -> None:
         from pydownpour.jobfiles import load_job
+        from pydownpour.net.access import Bind
+        from pydownpour.replica.reduction.listening import Listening
         from pydownpour.replica.run import run_replica
 
         nonlocal skips
@@ -234,7 +257,13 @@ def replica(file: str, coordinator: str, name: str, limits: Limits, access: Acce
         job.train  # noqa: B018  no function to run is said before anybody is asked
         skips = job.on_error == "skip"
         await run_replica(
-            job, coordinator=coordinator, access=reach, name=name, owner=owner, limits=limits
+            job,
+            coordinator=coordinator,
+            access=reach,
+            name=name,
+            owner=owner,
+            listening=Listening(None if bind is None else Bind.parse(bind), advertise),
+            limits=limits,
         )
         if channel is not None:
             channel.emit({"event": "finished"})

@@ -8,6 +8,7 @@ a reason in words; the rest awaits and obeys.
     policies.py     the job's policy: which version, since when, and what comes next
     admission.py    who is let in, and the answers that let a role start
     membership.py   replicas: ids, incarnations, what each counted
+    groups.py       which replicas reduce among themselves
     places.py       of the shards: which process owns which elements; the shard map
     ledger.py       who computes what: each unit is recorded once
     units.py        the values the ledger is made of

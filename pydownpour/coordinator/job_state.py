@@ -17,6 +17,7 @@ from pydownpour import limits
 from pydownpour.coordinator import admission
 from pydownpour.coordinator.declared import Declared, work_entry
 from pydownpour.coordinator.detector import Change, Detector
+from pydownpour.coordinator.groups import Groups
 from pydownpour.coordinator.ledger import Ledger
 from pydownpour.coordinator.membership import Member, Membership
 from pydownpour.coordinator.places import Place, Places, Successor
@@ -29,12 +30,14 @@ from pydownpour.errors import ClosedError, ConfigError, DownpourError, Fenced, J
 from pydownpour.fields import clip
 from pydownpour.layout import partition
 from pydownpour.limits import DEFAULT, Limits
+from pydownpour.policy.phases import phases_of
 from pydownpour.states import State, Table
 from pydownpour.wire.messages import (
     Complete,
     CompleteAnswer,
     Completion,
     EvaluationEntry,
+    Group,
     Heartbeat,
     HeartbeatAnswer,
     JobStateName,
@@ -128,6 +131,7 @@ class JobState:
             declared.policy, limits, declared.optimizer.parts(), declared.codec
         )
         self.members = Membership(limits)
+        self.groups = Groups(phases_of(declared.policy).reduction, self.replica_keeper, limits)
         self.detector = Detector(limits)
         self.progress = Progress(limits)
         self._wait_news = WaitNews(limits)
@@ -420,6 +424,7 @@ class JobState:
                 )
         member.rss_peak_bytes = max(member.rss_peak_bytes, message.rss_peak_bytes)
         member.told_end = self.state_told in ("done", "failed")
+        self._reduces(member, message, now)
         missed = self.places.silent
         for place, silence in missed:
             if place.index in message.answering:
@@ -430,7 +435,25 @@ class JobState:
             missed=[place.index for place, _ in missed[: limits.MISSED_TOLD_MAX]],
             shard_map=self._newer_map(message),
             policy=self.policies.newer(message.policy),
+            group=self._newer_group(member, message),
         )
+
+    def _reduces(self, member: Member, message: Heartbeat, now: float) -> None:
+        """What a replica says of the others that it reduces with."""
+        groups = self.groups
+        groups.told(member, message.listens)
+        before = len(groups.seats)
+        broke = bool(message.broke) and groups.broke(message.broke, member.id, now)
+        if groups.look(self.members) or broke:
+            self.note_event(
+                now, "group", number=groups.number, replicas=len(groups.seats), before=before,
+                reason=groups.reason,
+            )  # fmt: skip
+
+    def _newer_group(self, member: Member, message: Heartbeat) -> Group | None:
+        """The newest group, for who reduces with others and has told that it knows an older one."""
+        is_behind = message.listens is not None and message.group < self.groups.number
+        return self.groups.message(member) if is_behind else None
 
     def _hear(self, replica: int, incarnation: int, secret: str, now: float) -> Member:
         """A sign of life of a replica, by whatever message, once it has shown that it is one."""

@@ -14,7 +14,7 @@ import msgspec
 from pydownpour.codecs import Codec
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.policy import Policy, check, check_codec, check_together, from_wire
-from pydownpour.policy.phases import Declared, phases_of
+from pydownpour.policy.phases import Declared, check_same_reduction, phases_of
 from pydownpour.wire.messages import PolicyEntry, PolicyStatus
 
 
@@ -105,6 +105,7 @@ class Policies:
         check(policy)
         check_together(self._optimizer, policy)
         check_codec(self._codec, policy)
+        check_same_reduction(policy, policy.reduction(), self.current.reduction())
         self._phase = None
         if policy == self.current:
             return False

@@ -78,6 +78,7 @@ def build_report(
         "bytes": {
             "to_shards": sum(place.stats.bytes_received for place in places),
             "from_shards": sum(place.stats.bytes_sent for place in places),
+            "among_replicas": sum(c.reduced_sent for c in counts),
         },
         "rss_peak_bytes": _memory(listed, places[: job.limits.report_rows_max], rss_peak_bytes),
         "replicas": [_replica(job, member) for member in listed],
@@ -278,6 +279,8 @@ def _replica(job: JobState, member: Member) -> dict[str, Any]:
         "reconnects": stats.reconnects,
         "bytes_sent": stats.bytes_sent,
         "bytes_received": stats.bytes_received,
+        "reduced_sent": stats.reduced_sent,
+        "reduced_received": stats.reduced_received,
         "waited_s": {
             name.removeprefix("waited_").removesuffix("_s"): round(getattr(stats, name), 3)
             for name in WAITED

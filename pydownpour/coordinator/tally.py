@@ -27,6 +27,8 @@ SUMMED = (
     "records_duplicate",
     "fetches",
     "reconnects",
+    "reduced_sent",
+    "reduced_received",
     "bytes_sent",
     "bytes_received",
     "waited_push_s",

@@ -58,6 +58,8 @@ class Heartbeats:
         self._turn = Turn(client.limits)
         self._with_counts = True
         self._logged = ""
+        self._asked: list[asyncio.Future[None]] = []
+        """Who waits for an answer to a heartbeat that is still to be sent."""
         self._rest: asyncio.Future[None] | None = None
         """The pause until the next one, while it lasts."""
 
@@ -65,6 +67,13 @@ class Heartbeats:
         """Send the next one now: there is something to hear."""
         if self._rest is not None and not self._rest.done():
             self._rest.set_result(None)
+
+    async def next_answer(self) -> None:
+        """Send one now, or as soon as the one under way is answered, and wait for its answer."""
+        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.append(asked)
+        self.hurry()
+        await asked
 
     async def _pause(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -90,14 +99,22 @@ class Heartbeats:
         self._stalls = Stalls(loop.time(), step_s, self._limits.stall_s)
         while True:
             sent_at = loop.time()
+            asked, self._asked = self._asked, []
             answer = await self._send()
-            if answer is not None:
+            if answer is None:
+                self._asked += asked
+            else:
                 self._stalls.look(loop.time())
                 self._patience.heard(loop.time(), state=answer.state)
                 self._heard(answer)
+                for one in asked:
+                    if not one.done():
+                        one.set_result(None)
                 if answer.fenced or answer.state in ("done", "failed"):
                     return answer
             next_in_s = max(sent_at + self._every_s - loop.time(), self._limits.backoff_min_s)
+            if self._asked:
+                next_in_s = self._limits.backoff_min_s
             await self._pause(next_in_s)
 
     async def _send(self) -> HeartbeatAnswer | None:

@@ -68,7 +68,8 @@ class PushInfo(NamedTuple):
         samples: Samples the gradient was summed or averaged over.
         norm: L2 norm of the whole push over all shards, as the replica measured it.
         round: Rounds that were closed at this shard when the parameters were fetched from it that
-            the gradient was computed from: the round it was made for.
+            the gradient was computed from: the round it was made for. Where replicas reduce among
+            themselves: the number of the group whose sum it is.
     """
 
     replica: int
@@ -217,6 +218,9 @@ class ShardRule(abc.ABC):
     """
 
     combines: ClassVar[bool] = False
+    reduces: ClassVar[bool] = False
+    """Replicas add up among themselves, and what comes is a group's sum: of an older group than
+    any that was heard of nothing is taken."""
     mean: bool = True
     round: int = 0
 
@@ -249,6 +253,22 @@ class ShardRule(abc.ABC):
     def load(self, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`export` gave."""
         self.round = int(state["round"])
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reduction:
+    """How replicas add up gradients among themselves, instead of at shards.
+
+    Attributes:
+        mean: The sum is divided by the sum of its weights.
+        by_samples: A gradient weighs as many as its samples. False: each the same.
+        first: Replicas that the first group has, at least.
+    """
+
+    mean: bool = True
+    by_samples: bool = False
+    first: int = 1
 
 
 # -- the whole -------------------------------------------------------------------------------------
@@ -286,6 +306,10 @@ class Policy(abc.ABC):
 
     def codec(self) -> Codec | None:
         """How its pushes travel, if that is a part of it; None: as the job says."""
+        return None
+
+    def reduction(self) -> Reduction | None:
+        """How replicas reduce among themselves; None: they push what they have to shards."""
         return None
 
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:

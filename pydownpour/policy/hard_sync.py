@@ -30,7 +30,7 @@ from typing import ClassVar, Literal, final
 
 from pydownpour import config
 from pydownpour.errors import ConfigError
-from pydownpour.policy.base import Policy, ReplicaRule, ShardRule
+from pydownpour.policy.base import Policy, Reduction, ReplicaRule, ShardRule
 from pydownpour.policy.pieces import combine, gate, payload, scale, schedule
 from pydownpour.policy.pieces.gate import Stepping
 
@@ -48,6 +48,8 @@ class HardSync(Policy):
             whoever is first. A gradient that comes before its turn is turned down and sent again,
             so this is for measurements and small models.
         replicas: The first round waits until so many replicas gave a gradient to it, >= 1.
+        reduce: Where gradients are added up. "shards": each shard adds up its own fragments.
+            "tree": replicas do among themselves, and one of them pushes the sum (FireCaffe).
 
     Raises:
         ConfigError: a setting is out of range.
@@ -57,24 +59,38 @@ class HardSync(Policy):
     by_samples: bool = False
     ordered: bool = False
     replicas: int = 1
+    reduce: Literal["shards", "tree"] = "shards"
     name: ClassVar[str] = "hardsync"
 
     def __post_init__(self) -> None:
         if self.combine not in ("mean", "sum"):
             raise ConfigError(f"combine={self.combine!r}: choose mean or sum")
+        if self.reduce not in ("shards", "tree"):
+            raise ConfigError(f"reduce={self.reduce!r}: choose shards or tree")
+        if self.ordered and self.reduce != "shards":
+            raise ConfigError("ordered=True is for shards: a tree always adds in the same order")
         for field in ("by_samples", "ordered"):
             object.__setattr__(self, field, config.flag(field, getattr(self, field)))
         object.__setattr__(self, "replicas", config.whole("replicas", self.replicas, least=1))
 
     def replica(self) -> ReplicaRule:
         """Step by step, push and fetch after each, and wait for the round."""
-        return Stepping(schedule.EVERY_STEP, payload.Accrued(), gate.Barrier())
+        wait = gate.Barrier() if self.reduce == "shards" else gate.RunFree(overlap=False)
+        return Stepping(schedule.EVERY_STEP, payload.Accrued(), wait)
 
     def shard(self) -> ShardRule:
         """One gradient of every live replica, one round after the other."""
+        if self.reduce != "shards":
+            return combine.Reduced()
         return combine.EveryLive(
             mean=self.combine == "mean",
             weigh=scale.by_samples if self.by_samples else scale.each_the_same,
             ordered=self.ordered,
             first=self.replicas,
         )
+
+    def reduction(self) -> Reduction | None:
+        """Among replicas, if it is not shards that add up."""
+        if self.reduce == "shards":
+            return None
+        return Reduction(self.combine == "mean", self.by_samples, self.replicas)

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, final
 
 from pydownpour import config, limits
 from pydownpour.errors import ConfigError
-from pydownpour.policy.base import Policy
+from pydownpour.policy.base import Policy, Reduction
 
 PHASES_MAX: Final = 64
 """Phases of a job: the report lists them all."""
@@ -76,6 +76,18 @@ class Phases:
         """The index of the phase when so many samples are completed."""
         return bisect.bisect_right(self.until, samples)
 
+    @property
+    def reduction(self) -> Reduction | None:
+        """How replicas reduce among themselves, in all of its phases.
+
+        Raises:
+            ConfigError: it is not the same in all of them.
+        """
+        first, *others = [policy.reduction() for policy in self.policies]
+        for policy, other in zip(self.policies[1:], others, strict=True):
+            check_same_reduction(policy, other, first)
+        return first
+
     def classes(self) -> tuple[type[Policy], ...]:
         """Those of its policies, each once.
 
@@ -91,6 +103,19 @@ class Phases:
                     "replicas know them by it; give one of them another"
                 )
         return tuple(found.values())
+
+
+def check_same_reduction(policy: Policy, one: Reduction | None, other: Reduction | None) -> None:
+    """Where gradients are added up is decided once for a job.
+
+    Raises:
+        ConfigError: a policy has it otherwise.
+    """
+    if one != other:
+        raise ConfigError(
+            f"policy {policy.name}: replicas reduce among themselves from a job's beginning to its "
+            "end, or never: where gradients are added up (reduce=...), and how, cannot change"
+        )
 
 
 Declared: TypeAlias = Policy | Phases

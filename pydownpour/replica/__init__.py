@@ -29,6 +29,15 @@ Two threads, loosely coupled, as in the paper's client: the user's code computes
     transport.py     one connection: an upgraded stream, or POST and GET
     pieces.py        how much one POST carries
 
+    where the policy has replicas add up gradients among themselves (FireCaffe)
+    reduction/plan.py       who sends to whom: a member's place in its group; pure
+    reduction/round.py      one round at one member: what has come, what is whole; pure
+    reduction/gradient.py   a member's own gradient, until every fragment has it; pure
+    reduction/reducer.py    a replica that is a member of one group after the other
+    reduction/member.py     its life in one group: round after round
+    reduction/peers.py      the two ends of a connection between members
+    reduction/listening.py  where a replica listens for others
+
     membership.py    from joining to leaving: opens and closes all of it
     run.py           join, run a job's function, leave
     joining.py       the same for a loop that already exists

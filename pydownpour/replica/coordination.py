@@ -32,6 +32,7 @@ from pydownpour.wire.messages import (
     Complete,
     CompleteAnswer,
     Completion,
+    Group,
     Heartbeat,
     HeartbeatAnswer,
     JobLayout,
@@ -79,6 +80,8 @@ class Coordination:
         standing: Told what the coordinator says of the job.
         statistics: Makes this replica's counts, for heartbeats.
         rerouted: Called with a newer shard map.
+        regrouped: Called with a newer group of replicas that reduce among themselves.
+        listens: Where this one listens for others; "": nowhere. None: it does not reduce.
         received: Bytes that each shard has sent us by now, by its index.
     """
 
@@ -90,6 +93,10 @@ class Coordination:
         self.standing = Standing(joined.job)
         self.statistics: Callable[[], ReplicaStats] = ReplicaStats
         self.rerouted: Callable[[ShardMap], object] = lambda shard_map: None
+        self.regrouped: Callable[[Group], object] = lambda group: None
+        self.listens: str | None = None
+        self._group = self._broke = 0
+        """The newest group that we know; that of which a connection broke."""
         self.received: Callable[[], Mapping[int, int]] = dict
         self._beats = Heartbeats(
             client, every_s=joined.heartbeat_s, make=self._heartbeat, heard=self._heard
@@ -217,6 +224,9 @@ class Coordination:
             epoch=self.shard_map.epoch,
             policy=self.policy.version,
             answering=self._answering(),
+            listens=self.listens,
+            group=self._group,
+            broke=self._broke,
             replica=self.statistics() if with_counts else None,
             rss_peak_bytes=process.rss_peak_bytes(),
         )
@@ -229,6 +239,9 @@ class Coordination:
             self.rerouted(shard_map)
         if answer.policy is not None and answer.policy.version > self.policy.version:
             self.policy = answer.policy
+        if answer.group is not None and answer.group.number > self._group:
+            self._group, self._broke = answer.group.number, 0
+            self.regrouped(answer.group)
         before, now = self._asked_about, self.received()
         self._asked_about = {
             index: before.get(index, now[index]) for index in answer.missed if index in now
@@ -239,6 +252,18 @@ class Coordination:
         if version > max(self.policy.version, self._policy_heard_of):
             self._policy_heard_of = version
             self._beats.hurry()
+
+    def look_again(self, broke: int = 0) -> None:
+        """Ask at once for what is new: something here is not as we were told.
+
+        ``broke``: the group of which a connection to another member broke.
+        """
+        self._broke = max(self._broke, broke)
+        self._beats.hurry()
+
+    async def look_now(self) -> None:
+        """The same, and wait for an answer to a question that is asked from now on."""
+        await self._beats.next_answer()
 
     def _answering(self) -> list[int]:
         """Of the shards that the coordinator does not hear, those that sent us something since."""

@@ -86,6 +86,8 @@ class EncodedPush:
     def payload_size(self) -> int:
         """Bytes of all frames without their headers."""
         size = len(self._view) if self._ends is None else self._ends[-1]
+        if self._ends is None:
+            size -= sum(len(self.frames(one, 1)) for one in self.left_out)
         return size - limits.HEADER_SIZE * (self.fragments - len(self.left_out))
 
 

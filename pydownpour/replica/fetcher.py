@@ -80,9 +80,11 @@ class Fetcher:
         versions: NDArray[np.uint64],
         standing: Standing,
     ) -> None:
-        self._links, self._versions, self._standing = links, versions, standing
+        self._links, self.versions, self._standing = links, versions, standing
         self.staging = staging
         self.completed = 0
+        self._was_brought = False
+        """``staging`` has what the user's thread is about to fetch."""
         self._coming = 0
         """Shards whose answers to the fetch on its way have not landed."""
         for link in links:
@@ -115,11 +117,23 @@ class Fetcher:
 
     async def fetch(self, gate: Gate = NOW) -> None:
         """Fetch what is newer than now, and wait for it; the user's thread waits for us."""
+        if self._was_brought:
+            self._was_brought = False
+        else:
+            await self.bring(gate)
+        self._asked = self.completed
+
+    async def bring(self, gate: Gate = NOW) -> None:
+        """The same while the user's thread waits for something else, and fetches then."""
         await self._standing.wait(lambda: not self._coming)
         wanted = self.completed + 1
         self.start(gate)
         await self._standing.wait(lambda: self.completed >= wanted)
-        self._asked = self.completed
+
+    def brought(self) -> None:
+        """``staging`` is whole and new: the next fetch of the user's thread finds it there."""
+        self.completed += 1
+        self._was_brought = True
 
     # -- on the user's thread --------------------------------------------------------------------
 
@@ -142,7 +156,7 @@ class Fetcher:
     def base(self) -> Base:
         """What ``staging`` holds."""
         rounds = tuple(link.known.round for link in self._links)
-        return Base(self._versions.copy(), rounds, self.clock)
+        return Base(self.versions.copy(), rounds, self.clock)
 
     @property
     def clock(self) -> int:

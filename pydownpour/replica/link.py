@@ -52,7 +52,7 @@ from pydownpour.replica.transport import (
 )
 from pydownpour.replica.waited import TurnedDown
 from pydownpour.wire import frames, messages
-from pydownpour.wire.frames import NO_GATE, Age, Code, FetchNotice, Kind, View
+from pydownpour.wire.frames import NO_GATE, NO_GROUP, Age, Code, FetchNotice, GroupMark, Kind, View
 from pydownpour.wire.messages import LEVELS, Level, ShardEntry
 
 log = logging.getLogger(__name__)
@@ -92,10 +92,13 @@ class Link:
         fragments: Those of the layout that it owns.
         values: This shard's elements of the session's staging buffer: fetches land here.
         versions: The fragment versions of ``values``, in the session's of the whole layout.
+        group: Of the replicas that reduce among themselves: each fetch says in which we are.
         on_answered: Called with a push when the shard has answered for some of it.
         on_fetched: Called when a fetch has landed.
         on_policy: Called with the version of the job's policy when the shard obeys a newer one.
     """
+
+    group: GroupMark = NO_GROUP
 
     def __init__(
         self,
@@ -417,8 +420,10 @@ class Link:
     def _settled_notice(self) -> FetchNotice:
         """With our clock as this shard may know it: before the steps of pushes that are open."""
         notice = self._fetching.notice
+        if self.group.number:
+            notice = notice._replace(group=self.group)
         if self.queue and (settled := self.queue[0].push.clock - 1) < notice.clock:
-            return FetchNotice(notice.rounds, notice.least_clock, settled, notice.policy)
+            return notice._replace(clock=settled)
         return notice
 
     def _asked(self, request: int) -> Asked:
@@ -672,6 +677,7 @@ class Link:
                 push.refused_fragments += refused_here
                 push.refused += fresh
                 push.superseded += fresh if superseded else 0
+                push.blamed += 0 if by_policy else fresh
                 push.reason = push.reason or refused
                 push.by_policy = by_policy
             if portion.open == 0:

@@ -27,6 +27,7 @@ from pydownpour.policy import Policy
 from pydownpour.replica.coordination import Coordination, Goodbye
 from pydownpour.replica.failure import in_words, unit_failure
 from pydownpour.replica.portal import LoopThread, Portal, SameLoop
+from pydownpour.replica.reduction.listening import NOWHERE, Listening
 from pydownpour.replica.session import Session
 from pydownpour.replica.trainer import Trainer
 
@@ -41,7 +42,8 @@ class Membership:
         url: The coordinator's.
         layout: What will be trained; None takes the job's.
         policies: The classes of the job's policies that are none of ours.
-        access, name, owner, rng, own_thread, limits: As :func:`pydownpour.replica.run.run_replica`.
+        access, name, owner, rng, own_thread, listening, limits: As of
+            :func:`pydownpour.replica.run.run_replica`.
 
     Attributes:
         is_open: The job had taken us in, with parameters, at some time.
@@ -58,8 +60,10 @@ class Membership:
         owner: str = "",
         rng: random.Random | None = None,
         own_thread: bool = True,
+        listening: Listening = NOWHERE,
         limits: Limits = DEFAULT,
     ) -> None:
+        self._listening = listening
         self._url, self._layout, self._access, self._limits = url, layout, access, limits
         self._policies = policies
         self._name, self._owner = name, owner
@@ -159,7 +163,9 @@ class Membership:
             coordination = await Coordination.join(
                 client, self._layout, name=self._name, owner=self._owner, rng=self._rng
             )
-            session = self._session = Session(coordination, self._access, self._rng)
+            session = self._session = Session(
+                coordination, self._access, self._rng, self._policies, self._listening
+            )
             async with session.taking_part(self._goodbye.result):
                 opened.set_result(None)
                 await asyncio.wait([self._goodbye])

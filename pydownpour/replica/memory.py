@@ -15,6 +15,10 @@
                                     progress: what the last fetch brought
     since         4                 only if a landing redoes the copy's own steps:  LocalCopy
                                     those since a fetch was asked for
+    group's sum   4                 only if replicas reduce among themselves: what  Member
+                                    goes up, or is pushed by the first of them
+    child's sum   4                 the same, one for each of at most two children  Child
+    pushed sum    4                 the same, at the first of them                  Means
     other dtypes  the array's       only of arrays that are not float32             LocalCopy
 
 So a replica that pushes after each step holds three times its parameters, and one that accrues four

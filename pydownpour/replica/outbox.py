@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import final
+from typing import Protocol, final
 
 from pydownpour.histogram import Histogram
-from pydownpour.replica.link import Link
 from pydownpour.replica.pushes import Push
 from pydownpour.replica.standing import Standing, Until
+
+
+class Way(Protocol):
+    """Where pushes go: a link to a shard, or the other replicas that this one reduces with.
+
+    Attributes:
+        on_answered: Called with a push of which something is answered for.
+    """
+
+    on_answered: Callable[[Push], object]
+
+    def push(self, push: Push) -> None:
+        """Take a push; adds its portions to it."""
 
 
 @final
@@ -21,7 +33,7 @@ class Outbox:
     """All of a replica's pushes; on the session's loop.
 
     Args:
-        links: One to each shard.
+        ways: One to each shard, or one for all of them.
         standing: Told of each answer.
 
     Attributes:
@@ -38,8 +50,8 @@ class Outbox:
         on_push: An observer: called with each push that the links have taken. Checks count on it.
     """
 
-    def __init__(self, links: Sequence[Link], standing: Standing) -> None:
-        self._links, self._standing = links, standing
+    def __init__(self, ways: Sequence[Way], standing: Standing) -> None:
+        self._ways, self._standing = ways, standing
         self.open: dict[int, Push] = {}
         self.settled = 0
         self.acked = self.silent = self.refused = self.refused_in_a_row = 0
@@ -51,8 +63,8 @@ class Outbox:
         self._refused: list[Push] = []
         self._newest = 0
         """The newest push we were given."""
-        for link in links:
-            link.on_answered = self.answered
+        for way in ways:
+            way.on_answered = self.answered
 
     def push(self, push: Push) -> None:
         """Send a push to every shard in the background. Its buffer is ours until settled.
@@ -65,10 +77,10 @@ class Outbox:
         if push.reason:
             self._settled(push)
             return
-        push.open_portions = len(self._links)
+        push.open_portions = len(self._ways)
         self.open[push.index] = push
-        for link in self._links:
-            link.push(push)
+        for way in self._ways:
+            way.push(push)
         push.is_silent = push.open_portions == 0
         self.records_left_out += len(push.encoded.left_out)
         self.payload_bytes += push.encoded.payload_size
@@ -79,8 +91,8 @@ class Outbox:
     def answered(self, push: Push) -> None:
         """A shard has answered for some of it."""
         if push.open_portions == 0:
-            del self.open[push.index]
-            self._settled(push)
+            if self.open.pop(push.index, None) is not None:
+                self._settled(push)
         else:
             self._standing.changed()
 

@@ -55,6 +55,8 @@ class Push:
         refused: Records refused, over all shards.
         superseded: Those of them that were for a version which others have changed.
         staleness: The largest reported.
+        blamed: Records refused for a fault of the gradient, over all shards.
+        in_doubt: Nobody can say what of it was applied.
         by_policy: The job's policy refused it.
         reason: Why it was not applied, in words: the first refusal's. One that has a reason before
             it is sent cannot be sent.
@@ -74,6 +76,8 @@ class Push:
     is_silent: bool = False
     refused: int = 0
     superseded: int = 0
+    blamed: int = 0
+    in_doubt: bool = False
     staleness: int = 0
     by_policy: bool = False
     reason: str = ""

@@ -17,6 +17,7 @@ from pydownpour.net.access import Access
 from pydownpour.policy.phases import Declared, phases_of
 from pydownpour.replica.failure import EndedItself, note_unit
 from pydownpour.replica.membership import Membership
+from pydownpour.replica.reduction.listening import NOWHERE, Listening
 from pydownpour.replica.replica import BlockingReplica, Replica
 from pydownpour.replica.trainer import Trainer
 
@@ -48,6 +49,7 @@ async def run_replica(
     owner: str = "",
     rng: random.Random | None = None,
     own_thread: bool = True,
+    listening: Listening = NOWHERE,
     limits: Limits = DEFAULT,
 ) -> None:
     """Join, run the job's function to its end, settle what it pushed, leave.
@@ -63,6 +65,7 @@ async def run_replica(
         rng: Randomness for back-off and the join's nonce, which nobody else may guess.
         own_thread: Put the session on a thread of its own. False shares the running loop (the
             simulator does), and then the function must be ``async def``.
+        listening: Where it listens for other replicas, if it reduces with them.
         limits: What it waits for and keeps at most.
 
     Raises:
@@ -78,6 +81,7 @@ async def run_replica(
         owner=owner,
         rng=rng,
         own_thread=own_thread,
+        listening=listening,
         limits=limits,
     )
     try:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, final
 
 import msgspec
@@ -30,10 +30,13 @@ from pydownpour.net import process
 from pydownpour.net.access import Access, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.waiting import Turn
+from pydownpour.policy import Policy, from_wire
 from pydownpour.replica.coordination import Coordination, Goodbye
 from pydownpour.replica.fetcher import Fetcher
 from pydownpour.replica.link import Link
 from pydownpour.replica.outbox import Outbox
+from pydownpour.replica.reduction.listening import NOWHERE, Listening
+from pydownpour.replica.reduction.reducer import Reducer
 from pydownpour.wire import messages
 from pydownpour.wire.messages import ReplicaStats, ShardEntry, ShardMap
 
@@ -53,15 +56,25 @@ class Session:
         coordination: With a coordinator that has taken us in.
         access: Token and TLS, for shards.
         rng: Randomness of the pauses between connections, and of what the policy leaves to chance.
+        policies: The classes of the job's policies that are none of ours.
+        listening: Where it listens for others, if replicas reduce among themselves.
 
     Attributes:
         progress: The user side's counts, for heartbeats.
     """
 
-    def __init__(self, coordination: Coordination, access: Access, rng: random.Random) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        access: Access,
+        rng: random.Random,
+        policies: Sequence[type[Policy]] = (),
+        listening: Listening = NOWHERE,
+    ) -> None:
         joined, layout = coordination.joined, coordination.layout
         self.coordination, self.standing = coordination, coordination.standing
         self.joined, self.layout, self.rng = joined, layout, rng
+        self._access, self._listening = access, listening
         staging = layout.zeros()
         fragments = len(fragments_of(0, layout.len, joined.fragment_len))
         versions: NDArray[np.uint64] = np.zeros(fragments, np.uint64)
@@ -94,8 +107,10 @@ class Session:
             )
             for entry in coordination.shard_map.entries
         ]
-        self.outbox = Outbox(self.links, self.standing)
         self.fetcher = Fetcher(self.links, staging, versions, self.standing)
+        self.reducer = self._reducer(policies, access)
+        ways = self.links if self.reducer is None else [self.reducer]
+        self.outbox = Outbox(ways, self.standing)
         self.progress: Callable[[], ReplicaStats] = ReplicaStats
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[asyncio.Task[Any], None] = {}
@@ -104,6 +119,13 @@ class Session:
         coordination.statistics = self.statistics
         coordination.rerouted = self.reroute
         coordination.received = lambda: {link.entry.index: link.traffic()[1] for link in self.links}
+
+    def _reducer(self, policies: Sequence[type[Policy]], access: Access) -> Reducer | None:
+        """What adds up gradients with other replicas, if the job's policy says so."""
+        reduction = from_wire(self.joined.policy, lambda: policies).reduction()
+        if reduction is None:
+            return None
+        return Reducer(self.coordination, self.links, self.fetcher, reduction, access)
 
     # -- its life --------------------------------------------------------------------------------
 
@@ -117,12 +139,14 @@ class Session:
         words: Goodbye | None = Goodbye("could not fetch the first parameters", failed=True)
         failure: Exception | None = None
         try:
-            async with asyncio.TaskGroup() as self._tasks:
+            async with self._reachable(), asyncio.TaskGroup() as self._tasks:
                 try:
                     for link in self.links:
                         _ = self.spawn(link.run(), f"link to shard {link.entry.index}")
                     _ = self.spawn(self.coordination.heartbeats(), "heartbeats")
                     _ = self.spawn(self._say_waits(), "words about waiting")
+                    if self.reducer is not None:
+                        _ = self.spawn(self.reducer.run(), "reducing with others")
                     await self.fetcher.fetch()
                     words = None
                     yield self
@@ -143,6 +167,18 @@ class Session:
             finally:
                 for link in self.links:
                     await link.client.close()
+
+    @contextlib.asynccontextmanager
+    async def _reachable(self) -> AsyncIterator[None]:
+        """Listen for other replicas, if we reduce with them and can."""
+        if self.reducer is None:
+            yield
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            self.coordination.listens = await self._listening.begin(
+                stack, self.reducer.routes(), self._access, self.coordination
+            )
+            yield
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T | None]:
         """Run something beside the rest until our end; if it fails, the session does.
@@ -196,6 +232,8 @@ class Session:
     def waiting_for(self) -> str:
         """Whom we wait for, in words; "" if nobody. Of many the first few are named."""
         late = [link for link in self.links if link.queue or link.fetch_wanted]
+        if self.reducer is not None and not late:
+            return clip(self.reducer.waiting_for())
         named = ", ".join(link.waiting_for() for link in late[:WAITED_FOR_NAMED_MAX])
         more = len(late) - WAITED_FOR_NAMED_MAX
         return clip(f"{named} and {more} more" if more > 0 else named)
@@ -203,14 +241,21 @@ class Session:
     def statistics(self) -> ReplicaStats:
         """The user side's counts and ours."""
         outbox, progress = self.outbox, self.progress()
+        given = got = 0
+        sent = max(progress.pushes_sent - outbox.silent, 0)
+        if self.reducer is not None:
+            outbox, sent = self.reducer.outbox, self.reducer.sums_pushed
+            given, got = self.reducer.traffic()
         return msgspec.structs.replace(
             progress,
-            pushes_sent=max(progress.pushes_sent - outbox.silent, 0),
+            pushes_sent=sent,
+            reduced_sent=given,
+            reduced_received=got,
             pushes_silent=outbox.silent,
             records_left_out=outbox.records_left_out,
             payload_bytes=outbox.payload_bytes,
             pushes_acked=outbox.acked,
-            pushes_refused=outbox.refused,
+            pushes_refused=self.outbox.refused,
             records_duplicate=sum(link.duplicates for link in self.links),
             fetches=self.fetcher.completed,
             reconnects=sum(link.reconnects for link in self.links),

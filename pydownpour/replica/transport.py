@@ -25,7 +25,7 @@ from pydownpour.net.client import Client
 from pydownpour.net.reader import receive
 from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.replica.pieces import RECORDS_MAX, Pieces
-from pydownpour.wire import frames
+from pydownpour.wire import frames, messages
 from pydownpour.wire.frames import Age, FetchNotice, Kind
 
 log = logging.getLogger(__name__)
@@ -437,7 +437,7 @@ class PostTransport:
         age = await receive(
             self._client,
             self._landing.values,
-            self._headers,
+            self._headers | {messages.HEADER_GROUP: asked.notice.group.proof},
             inlet=self._landing.inlet,
             since=asked.since,
             first=asked.first,
@@ -465,4 +465,5 @@ class PostTransport:
 
 def _query(notice: FetchNotice) -> str:
     """What a FETCH says, of a GET."""
-    return "".join(f"&{name}={value}" for name, value in notice._asdict().items())
+    values = {**notice._asdict(), "group": notice.group.number}
+    return "".join(f"&{name}={value}" for name, value in values.items())

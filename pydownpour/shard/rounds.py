@@ -26,6 +26,7 @@ from pydownpour.policy import (
     Decision,
     NotYet,
     PushInfo,
+    Refuse,
     UsersPolicies,
     Wait,
 )
@@ -179,6 +180,8 @@ class Rounds:
         """Those that the coordinator has not named yet."""
         self.waits = Waits(turns.limits)
         """Who has waited here for whom, and how long."""
+        self.group = 0
+        """The newest group of replicas that reduce: sums of older ones are void."""
         self.closed = self.dropped = 0
         self.waiting: dict[object, Callable[[], None]] = {}
         self.on_event: Callable[[Event, PushInfo | None], object] = lambda event, push: None
@@ -245,7 +248,17 @@ class Rounds:
         """The same, of one that was announced before."""
         if self._is_closing:
             return NotYet(f"round {self.round} to be applied")
+        if self._rule.reduces and push.round != self.group:
+            return Refuse(f"it is of group {push.round}, and the newest here is {self.group}")
         return self._rule.announce(push, self.view)
+
+    def heard_group(self, group: int) -> None:
+        """Somebody has shown that it is in that group; it has given no gradient to its sums yet."""
+        self.group = max(self.group, group)
+
+    def is_void(self, push: PushInfo) -> bool:
+        """It is the sum of a group that another has taken the place of."""
+        return self._rule.reduces and push.round < self.group
 
     def arrived(self, push: PushInfo) -> None:
         """All of its records have their answer."""
@@ -403,6 +416,7 @@ class Rounds:
             "least_clock": self._clocks.least,
             "closing": self._is_closing,
             "next": self._next,
+            "group": self.group,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -415,6 +429,7 @@ class Rounds:
         if self._rule.combines:
             self._store.start_accumulating()
         self._is_closing, self._next = bool(state["closing"]), int(state["next"])
+        self.group = int(state["group"])
         clocks = [(int(replica), int(clock)) for replica, clock in state["clocks"]]
         self._clocks.load(int(state["least_clock"]), clocks)
 

@@ -38,6 +38,7 @@ from pydownpour.shard.handover import Giving, TakingOver
 from pydownpour.shard.state import Shard
 from pydownpour.shard.stream import PushHandler, ShardStream, fetch_batches
 from pydownpour.wire import frames, messages
+from pydownpour.wire.frames import GroupMark
 from pydownpour.wire.messages import (
     Contents,
     Give,
@@ -386,6 +387,7 @@ class ShardService:
             while not handler.share.take(n):
                 await handler.share.turns.another()
             handler.shard.check_serving()
+            handler.check_group()
             event = handler.inlet.advance(n)
             if event is None:
                 return
@@ -406,6 +408,8 @@ class ShardService:
         rounds = number(call.query.get("rounds", "0"), "rounds", LSN_MAX)
         least_clock = number(call.query.get("least_clock", "0"), "least_clock", LSN_MAX)
         clock = number(call.query.get("clock", "0"), "clock", limits.COUNT_MAX)
+        group = number(call.query.get("group", "0"), "group", 0xFFFF_FFFF)
+        shard.heard_group(GroupMark(group, call.headers.get(messages.HEADER_GROUP, "")))
         if call.query.get("last") and replica == READER:
             await shard.rounds.finish()
         if replica != READER:

@@ -37,7 +37,7 @@ from pydownpour.shard.switching import Ruling
 from pydownpour.shard.turns import Turns
 from pydownpour.states import State, Table
 from pydownpour.wire import frames
-from pydownpour.wire.frames import Code
+from pydownpour.wire.frames import Code, GroupMark
 from pydownpour.wire.messages import (
     Contents,
     KnownIds,
@@ -408,6 +408,16 @@ class Shard:
             )
         self.store.fence(replica, incarnation)
         self.rounds.joined(replica, anew=known is not None and known[0] < incarnation)
+
+    def heard_group(self, mark: GroupMark) -> None:
+        """Somebody who fetches says in which group of replicas it is; 0: in none.
+
+        Raises:
+            AuthError: the coordinator has not told it so.
+        """
+        if mark.number:
+            self.keeper.check("group", mark.number, 0, mark.proof)
+            self.rounds.heard_group(mark.number)
 
     def retire(self, ids: KnownIds) -> None:
         """Nobody else will push again: fence and forget them, and end what they have open here."""

@@ -151,6 +151,18 @@ class PushHandler:
             samples=admitted.push.samples,
         )
 
+    def check_group(self) -> None:
+        """Between two records: whether the push under way may still be applied.
+
+        Whoever has said of a newer group sees what is applied by then, and nothing comes after.
+
+        Raises:
+            PeerLost: it is a sum of an older one; what is left of it is to be announced again.
+        """
+        push = self.tally.info
+        if push is not None and self.shard.rounds.is_void(push) and self.settled() is not None:
+            raise PeerLost(f"group {push.round} of replicas was replaced while it pushed")
+
     def may_come_now(self) -> bool:
         """Whether to ask for what was turned down; then it is forgotten here."""
         push = self.postponed
@@ -250,6 +262,7 @@ class ShardStream(Stream):
     def _advance(self, n: int) -> None:
         """As far as this turn of the loop has room for it."""
         self._shard.check_serving()
+        self._handler.check_group()
         inlet, share = self._handler.inlet, self._handler.share
         self._unfed = None
         while len(self._held) <= self.limits.answers_held_max and share.take(n):
@@ -372,6 +385,7 @@ class ShardStream(Stream):
             if len(self._fetches) >= FETCHES_QUEUED_MAX:
                 raise RemoteProtocolError(f"more than {FETCHES_QUEUED_MAX} fetches at once")
             notice, handler = frames.fetch_notice(frame), self._handler
+            self._shard.heard_group(notice.group)
             self._fetches.append(
                 _Asked(handler.replica, frame.seq, frame.version, frame.fragment, notice)
             )

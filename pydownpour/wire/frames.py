@@ -7,8 +7,8 @@ and checksums are the core's; here are the names of the numbers and one construc
     PUSH        replica  announces a run of records of push ``seq``: ``count`` fragments from
                          ``fragment`` on; aux = norm (f32 bits); payload = first_open, clock,
                          samples (u64 each); version = rounds closed here when the parameters were
-                         fetched that it was computed from; flags bit 0 = another run of the same
-                         push follows
+                         fetched that it was computed from, or the number of the group whose sum it
+                         is; flags bit 0 = another run of the same push follows
     FRAGMENT    replica  one record: seq, fragment, version = base version, dtype, payload
     ACK         shard    ``count`` records of push ``seq`` from ``fragment`` on are settled;
                          version = LSN; payload = applied (the rest were duplicates), largest
@@ -20,13 +20,21 @@ and checksums are the core's; here are the names of the numbers and one construc
     FETCH       replica  seq = request number, version = LSN the replica already has, fragment =
                          the first one wanted (0, or where an answer was cut off); payload = rounds,
                          least_clock, clock (u64 each): answered when so many rounds are closed, and
-                         every live replica's clock is so far; its own is ``clock``
+                         every live replica's clock is so far; its own is ``clock``.
+                         aux = number of the group that it is in, or 0, and behind the payload the
+                         proof: sums of older groups are void from then on
     PARAMETERS  shard    one fragment: version = its version, seq = its LSN, payload f32
     FETCHED     shard    the fetch is complete: seq = request number, version = LSN at its start;
                          payload = the view at its start; flags bit 0 = it is not complete, this
                          long answer begins
     VIEW        shard    payload = the view now, and in words for whom an answer waits, every few
                          seconds while it does; flags bit 0 = what was NOT_YET may come now
+    SUM         replica  to another: one fragment of a sum of gradients: seq = round of the group,
+                         version = the sum of their weights (f64 bits), payload f32
+    REDUCED     replica  to another: what it sends of round ``seq`` is whole: payload = gradients
+                         and samples in it, how many shards, of each its LSN by which all is in the
+                         parameters (u64 each), and in words why nothing was applied. Upwards
+                         behind SUMs and of no shard, downwards behind PARAMETERS
     PING, PONG  either   seq comes back
     ERROR       either   aux = Code or 0, payload = why; the stream ends (FULL: there is no memory
                          for it now; WRONG_EPOCH: the shard moves to another process)
@@ -52,6 +60,7 @@ from __future__ import annotations
 import enum
 import math
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
 from pydownpour import _core, limits
@@ -61,6 +70,9 @@ PUSH_NOTICE: Final = struct.Struct("<QQQ")
 RECEIPT: Final = struct.Struct("<QQQQQQdQ")
 FETCH_NOTICE: Final = struct.Struct("<QQQQ")
 VIEW: Final = struct.Struct("<QQQdQ")
+PROOF_LEN: Final = 64
+"""Characters of a secret: 32 bytes in hex."""
+REDUCED: Final = struct.Struct("<QQQ")
 F32, U32 = struct.Struct("<f"), struct.Struct("<I")
 ACK_LAST: Final = 1
 """Flag of an ACK: the announced run is complete."""
@@ -88,6 +100,8 @@ class Kind(enum.IntEnum):
     ERROR = _core.KIND_ERROR
     BYE = _core.KIND_BYE
     VIEW = _core.KIND_VIEW
+    SUM = _core.KIND_SUM
+    REDUCED = _core.KIND_REDUCED
 
 
 @final
@@ -131,6 +145,23 @@ class PushNotice(NamedTuple):
 
 
 @final
+class GroupMark(NamedTuple):
+    """A group of replicas that reduce among themselves, and the coordinator's word for it.
+
+    Attributes:
+        number: Of two, the larger is newer. 0: none.
+        proof: In hex; shards can check it.
+    """
+
+    number: int = 0
+    proof: str = ""
+
+
+NO_GROUP: Final = GroupMark()
+"""Of who reduces with nobody."""
+
+
+@final
 class FetchNotice(NamedTuple):
     """What a FETCH frame says beyond its header.
 
@@ -140,12 +171,14 @@ class FetchNotice(NamedTuple):
         clock: The replica's own, as far as every push of it has all its answers from this shard.
         policy: The version that the replica obeys. A shard that obeys another one holds no answer:
             what this one waits for may never come under that. 0: whatever the shard's own is.
+        group: In which the replica is: sums of older ones are void from then on.
     """
 
     rounds: int = 0
     least_clock: int = 0
     clock: int = 0
     policy: int = 0
+    group: GroupMark = NO_GROUP
 
     @property
     def waits(self) -> bool:
@@ -334,7 +367,8 @@ def fetch(*, request: int, since: int, first: int = 0, notice: FetchNotice = NO_
         seq=request,
         version=since,
         fragment=first,
-        payload=FETCH_NOTICE.pack(*notice),
+        aux=notice.group.number,
+        payload=FETCH_NOTICE.pack(*notice[:4]) + notice.group.proof.encode(),
     )
 
 
@@ -345,11 +379,12 @@ def fetch_notice(frame: _core.Frame) -> FetchNotice:
         RemoteProtocolError: the payload has another length, or the clock is none that a replica
             can have.
     """
-    if len(frame.payload) != FETCH_NOTICE.size:
-        raise RemoteProtocolError(
-            f"FETCH payload of {len(frame.payload)} bytes, expected {FETCH_NOTICE.size}"
-        )
-    notice = FetchNotice(*FETCH_NOTICE.unpack(frame.payload))
+    size = FETCH_NOTICE.size + (PROOF_LEN if frame.aux else 0)
+    if len(frame.payload) != size:
+        raise RemoteProtocolError(f"FETCH payload of {len(frame.payload)} bytes, expected {size}")
+    proof = frame.payload[FETCH_NOTICE.size :].decode("utf-8", "replace")
+    rounds, least_clock, clock, policy = FETCH_NOTICE.unpack_from(frame.payload)
+    notice = FetchNotice(rounds, least_clock, clock, policy, GroupMark(frame.aux, proof))
     if notice.clock > limits.COUNT_MAX:
         raise RemoteProtocolError(f"FETCH with clock {notice.clock}")
     return notice
@@ -376,6 +411,39 @@ def view(seen: View, *, words: str = "", send_again: bool = False) -> bytes:
         flags=VIEW_SEND_AGAIN if send_again else 0,
         payload=seen.encode() + words.encode(),
     )
+
+
+def reduced(
+    *,
+    round: int,
+    gradients: int = 0,
+    samples: int = 0,
+    words: str = "",
+    lsns: Sequence[int] = (),
+) -> bytes:
+    """Tell another replica that what we send it of a round is whole."""
+    known = struct.pack(f"<{len(lsns)}Q", *lsns)
+    payload = REDUCED.pack(gradients, samples, len(lsns)) + known + words.encode()
+    return _core.encode_frame(kind=Kind.REDUCED, seq=round, payload=payload)
+
+
+def reduced_parts(frame: _core.Frame) -> tuple[int, int, str, tuple[int, ...]]:
+    """What a REDUCED says: (gradients, samples, why nothing was applied, LSNs of the shards).
+
+    Raises:
+        RemoteProtocolError: it is too short, or the counts are none.
+    """
+    if len(frame.payload) < REDUCED.size:
+        raise RemoteProtocolError(f"REDUCED payload of {len(frame.payload)} bytes")
+    gradients, samples, shards = REDUCED.unpack_from(frame.payload)
+    words = REDUCED.size + 8 * shards
+    if max(gradients, samples) > limits.COUNT_MAX or words > len(frame.payload):
+        raise RemoteProtocolError(
+            f"REDUCED of {gradients} gradients, {samples} samples and {shards} shards in "
+            f"{len(frame.payload)} bytes"
+        )
+    lsns = struct.unpack_from(f"<{shards}Q", frame.payload, REDUCED.size)
+    return gradients, samples, frame.payload[words:].decode("utf-8", "replace"), lsns
 
 
 def error(*, code: int, words: str) -> bytes:

@@ -16,6 +16,7 @@
     /v1/policy            GET        anybody      coordinator  -> PolicyStatus
     /v1/policy                       operator     coordinator  SetPolicy -> PolicyStatus
     /v1/stream            GET        replica      shard        Upgrade: pydownpour/1, then frames
+    /v1/reduce           GET         replica      replica      Upgrade: pydownpour/1, then frames
     /v1/give                         shard        shard        Give -> Contents
     /v1/state?plane=P&start=S  GET   shard        shard        -> raw little-endian f32
     /v1/state            GET         shard        shard        -> versions, windows, LSN
@@ -70,6 +71,7 @@ HEADER_INCARNATION: Final = "X-Downpour-Incarnation"
 HEADER_SECRET: Final = "X-Downpour-Secret"
 HEADER_EPOCH: Final = "X-Downpour-Epoch"
 HEADER_FINGERPRINT: Final = "X-Downpour-Fingerprint"
+HEADER_GROUP: Final = "X-Downpour-Group"
 """What a stream, push or fetch request says of itself, and the secret that proves it."""
 
 Arrays: TypeAlias = Annotated[list[ArrayEntry], Meta(max_length=limits.LAYOUT_ARRAYS_MAX)]
@@ -332,6 +334,9 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     """Seconds the training loop waited, by what for: ``replica.waited.KINDS`` has them."""
     waiting_for: Words = ""
     rss_bytes: Count = 0
+    reduced_sent: Count = 0
+    reduced_received: Count = 0
+    """Bytes of sums and of parameters that it gave to other replicas, and got from them."""
     fallback: bool = False
     """True when a proxy refused Upgrade and pushes travel as POST."""
 
@@ -405,6 +410,13 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     """Of the shard map that the sender knows: the answer to an older one has the newest."""
     policy: Count = 0
     """The version of the job's policy that it has heard of: the same."""
+    listens: Label | None = None
+    """Of a replica that reduces with others: where it listens for them; "": nowhere. None: it does
+    not reduce, or not yet."""
+    group: Word = 0
+    """The newest group that it knows."""
+    broke: Word = 0
+    """The group of which a connection to another member broke; 0: none did."""
     replica: ReplicaStats | None = None
     shard: ShardStats | None = None
     rss_peak_bytes: Count = 0
@@ -432,6 +444,34 @@ class LiveIds(Message, frozen=True, kw_only=True):
     """[start, stop), ascending. Of more the first are told: nobody waits for the others."""
 
 
+class GroupMember(Message, frozen=True, kw_only=True):
+    """A replica that reduces with others."""
+
+    id: Word
+    incarnation: Word
+    url: Label = ""
+    """Where it listens for others; "": nowhere, it only calls."""
+    secret: Label = ""
+    """What it and the one who is told this show each other: nobody else has it."""
+
+
+class Group(Message, frozen=True, kw_only=True):
+    """Replicas that reduce among themselves, as one of them is told. A value, replaced as a whole.
+
+    Whoever sees a higher number goes by that group from then on.
+    """
+
+    number: Word
+    since: Word = 0
+    """The one who is told has been in every group since this one; 0: it is not in this one."""
+    proof: Label
+    """What shards are shown: sums of older groups are void from then on."""
+    members: Annotated[list[GroupMember], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
+    """In their order; their places in it say who sends to whom."""
+    words: Words = ""
+    """Why these cannot reduce, if they cannot."""
+
+
 class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """How the job stands. On done or failed the role ends; on fenced it must not push again."""
 
@@ -449,6 +489,8 @@ class HeartbeatAnswer(Message, frozen=True, kw_only=True):
     """For whoever knows an older one only."""
     policy: PolicyEntry | None = None
     """The same."""
+    group: Group | None = None
+    """For a replica that reduces with others and knows an older one."""
     serves: Word = 0
     """A shard serves under this epoch. 0: it does not, or not yet."""
     gives: Label = ""

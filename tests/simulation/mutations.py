@@ -29,7 +29,7 @@ from pydownpour.coordinator.silence import Silence
 from pydownpour.coordinator.units import Recorded
 from pydownpour.limits import Limits
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import Decision, PushInfo
+from pydownpour.policy import Apply, Decision, PushInfo
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces.combine import EveryLive, Share
 from pydownpour.policy.softsync import Softsync
@@ -40,6 +40,8 @@ from pydownpour.replica.local_copy import LocalCopy
 from pydownpour.replica.memory import PushMemory
 from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Portion
+from pydownpour.replica.reduction import member as reducing
+from pydownpour.replica.reduction.gradient import Gradient
 from pydownpour.replica.session import Session
 from pydownpour.replica.trainer import Trainer
 from pydownpour.replica.work import Leases
@@ -501,6 +503,32 @@ def ordered(seed: int, plan: str) -> World:
     return swarm.world(seed, plan, policy=HardSync(combine="sum", ordered=True))
 
 
+def sums_are_made_again_whole(patch: Patch) -> None:
+    """A gradient that a former sum has brought to some fragments is given to all of them again."""
+    joins = Gradient.joins
+
+    def again(self: Gradient, number: int, since: int, versions: Any) -> Any:
+        joins(self, number, since, versions)
+        self.missing = np.ones(len(versions), np.bool_)
+        return "give"
+
+    patch.setattr(Gradient, "joins", again)
+
+
+def old_groups_push_on(patch: Patch) -> None:
+    """A shard takes sums of whatever group, for whatever version."""
+    patch.setattr(Rounds, "decide", lambda self, push: Apply())
+    patch.setattr(stream.PushHandler, "check_group", lambda self: None)
+
+
+def a_childs_sum_is_forgotten(patch: Patch) -> None:
+    """Waited for, and not added."""
+    add = reducing.Member._add
+    patch.setattr(
+        reducing.Member, "_add", lambda self, own, fragment, _: add(self, own, fragment, ())
+    )
+
+
 def newer_maps_are_ignored(patch: Patch) -> None:
     """A replica goes on where it began, whatever a shard map says."""
     patch.setattr(Session, "reroute", lambda self, shard_map: None)
@@ -722,5 +750,13 @@ MUTATIONS: Final = (
              ("acknowledged is durable",), gates.late),
     Mutation("a base is taken for durable", ("moves",), a_base_is_taken_for_durable,
              ("acknowledged is durable",), gates.late),
+    Mutation("sums are made again whole", ("kill", "swarm"), sums_are_made_again_whole,
+             ("twice", "more often"), swarm.reduced),
+    Mutation("old groups push on", ("zombie", "swarm"), old_groups_push_on,
+             ("twice", "more often"), swarm.reduced),
+    Mutation("a child's sum is forgotten", ("calm",), a_childs_sum_is_forgotten,
+             ("lost", "never applied"), swarm.reduced),
+    Mutation("the idle stay in groups", ("calm",), the_idle_are_waited_for, ("ends well",),
+             swarm.reduced),
     Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
 )  # fmt: skip

@@ -135,7 +135,9 @@ def test_the_reports_counts_agree() -> None:
         "histogram": {"0": 5, "1": 1, "3": 2},
     }
     assert report["records"] == {"applied": 32, "duplicate": 1, "superseded": 3, "refused": 4}
-    assert report["bytes"] == {"to_shards": 200, "from_shards": 2000}
+    assert report["bytes"] == {
+        "to_shards": 200, "from_shards": 2000, "among_replicas": 0,
+    }  # fmt: skip
     assert report["rss_peak_bytes"] == {
         "coordinator": 5, "shard-0": 77, "shard-1": 77, "one": 1000, "two": 2000,
     }  # fmt: skip

@@ -54,7 +54,7 @@ def test_a_frame_shows_itself() -> None:
     "wrong",
     [
         {"kind": 0},
-        {"kind": 13},
+        {"kind": 15},
         {"kind": _core.KIND_PING, "flags": 1},
         {"kind": _core.KIND_ACK, "flags": 2},
         {"kind": _core.KIND_PUSH, "dtype": 1},

@@ -42,6 +42,9 @@ FRAMES = [
     Frame(10, aux=6, payload="older incarnation \N{EM DASH} stop".encode()),
     Frame(11),
     Frame(12, flags=1, payload=struct.pack("<QQQ", 1, 17, 5) + b"round 5 waits for replica 2"),
+    Frame(13, dtype=1, fragment=7, seq=5, version=0x4008000000000000,
+          payload=struct.pack("<2f", 1.5, -4.0)),
+    Frame(14, seq=5, payload=struct.pack("<QQQQ", 3, 96, 1, 99)),
     Frame(2, 0, 255, 255, U32, U32, U32, U64, U64, U32, U32, b"\xff" * 65),
 ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 Each        every push is an update of its own
 EveryLive   a round is one gradient of every live replica
 Share       a round is one n-th of so many gradients, whoever they are of
+Reduced     replicas have added up among themselves, and each sum is for one version
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ class Each(ShardRule):
 
     def announce(self, push: PushInfo, view: ClusterView) -> Decision:
         return self._apply
+
+
+@final
+class Reduced(ShardRule):
+    """What comes is the sum of a group of replicas: it is for one version, and for no other.
+
+    A sum that is pushed again by others, because whoever pushed it first died in the middle, finds
+    the fragments taken that have it.
+    """
+
+    reduces = True
+
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        return Apply(staleness_max=0)
 
 
 LATE_PATIENCE_S: Final = 2.0

@@ -41,6 +41,8 @@ ANCHOR = 127.0
 """The largest code of int8: a block with it has the scale 1."""
 NAMED_MAX = 3
 """Wrong elements a violation names."""
+REDUCED_MAX = 16
+"""Gradients in a sum that replicas make among themselves, in a world of the oracle's."""
 
 
 @final
@@ -151,6 +153,8 @@ class Oracle:
         self._by_element: dict[int, list[Pushed]] = {}
         self._fences: dict[tuple[int, int], int] = {}
         """Newest incarnation heard by (shard, replica)."""
+        self._sums_outlive = policy.reduction() is not None
+        """A sum may be pushed by others when a replica in it is dead, and has come back."""
         self._frozen: dict[int, tuple[float, Pushed]] = {}
         """Elements that must stay as they are, and whose incarnation is fenced."""
         accrued = max(one.push_every if isinstance(one, Downpour) else 1 for one in policies)
@@ -164,6 +168,8 @@ class Oracle:
         elif isinstance(encodes, Threshold):
             self._quantum, self._mark = encodes.tau, self._some_of_some
             marks = parameters / width * encodes.tau**2
+        if policy.reduction() is not None:
+            marks *= REDUCED_MAX**2  # one push is the sum of many
         self.job = Job(
             parameters={"marks": np.zeros(parameters, np.float32)},
             optimizer=SGD(lr=1.0),
@@ -256,7 +262,7 @@ class Oracle:
                 users.append(one)
                 if len(users) > 1:
                     self._frozen.pop(e, None)  # nobody could say whose change it is
-                elif is_late:
+                elif is_late and not self._sums_outlive:
                     self._frozen[e] = (0.0, one)
         life.pushed.append(one)
         self._open[one] = None
@@ -288,7 +294,7 @@ class Oracle:
 
     def absorb(self) -> None:
         """Book what has been answered since."""
-        for one in [one for one in self._open if one.push.open_portions == 0]:
+        for one in [one for one in self._open if not (one.push.open_portions or one.push.in_doubt)]:
             del self._open[one]
             one.life.pushed.remove(one)
             self.acked += 1
@@ -308,7 +314,8 @@ class Oracle:
                 continue
             for mark in one.marks:
                 e = mark.element
-                if start <= e < stop and len(self._by_element[e]) == 1:
+                alone = len(self._by_element[e]) == 1 and not self._sums_outlive
+                if start <= e < stop and alone:
                     self._frozen.setdefault(e, (float(values[e - start]), one))
 
     # -- the comparison ----------------------------------------------------------------------------

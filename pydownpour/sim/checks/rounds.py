@@ -58,7 +58,8 @@ class RoundsAreWhole(Check):
         elif settings["name"] == HardSync.name and shard not in self._switching:
             policy = from_wire(settings)
             assert isinstance(policy, HardSync)
-            self._happened(shard, policy, event, push)
+            if policy.reduction() is None:
+                self._happened(shard, policy, event, push)
 
     def _happened(
         self, shard: Shard, policy: HardSync, event: Event, push: PushInfo | None
@@ -97,7 +98,8 @@ class RoundsAreWhole(Check):
         """It must have waited for the round of the push before, if that is in one."""
         last, before = self._last.pop(life, (None, 0))
         version = life.trainer.ruling.version
-        if life.trainer.ruling.name != HardSync.name:
+        is_in_rounds = life.trainer.ruling.name == HardSync.name
+        if not is_in_rounds or life.trainer.session.reducer is not None:
             return
         obeyed = {shard.rounds.policy.version for shard in self.shards()} == {version}
         self._last[life] = push, version if obeyed else 0

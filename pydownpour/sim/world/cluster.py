@@ -25,6 +25,7 @@ from pydownpour.net.access import Access, Bind
 from pydownpour.policy import Policy
 from pydownpour.policy.phases import phases_of
 from pydownpour.replica import failure
+from pydownpour.replica.reduction.listening import Listening
 from pydownpour.replica.replica import Replica
 from pydownpour.replica.run import run_replica
 from pydownpour.shard.gate import AckGate
@@ -323,6 +324,7 @@ class Cluster:
                 owner=f"{self.stream(f'{name}/owner').getrandbits(128):032x}",
                 rng=incarnation,
                 own_thread=False,
+                listening=Listening(Bind(host=host.address, port=PORT)),
                 limits=self.settings.limits,
             )
 

@@ -178,6 +178,7 @@ def world(
     )
     settings = _settings(rng, seed, faults, replicas, work_s * replicas / pushes)
     settings = dataclasses.replace(settings, policies=(policy or drawn, *others))
+    settings = _reaching_each_other(settings, policy)
     return World(oracle.job, settings, trace, oracle=oracle, checks=checks)
 
 
@@ -207,13 +208,14 @@ def counted(
         batch=batch,
         passes=passes,
         policy=policy or drawn,
-        wire_dtype=rng.choice(("float32", "float16")),
+        wire_dtype=_wire_dtype(rng.choice(("float32", "float16")), policy),
         backup=rng.choice((0.0, 1.0, 8.0)),
     )
     step_s = WORK_S * replicas * batch / (samples * passes)
     settings = _settings(rng, seed, fault_plan(name), replicas, step_s)
     policies = (policy or drawn, *_others(seed, settings.faults))
     settings = dataclasses.replace(settings, policies=policies)
+    settings = _reaching_each_other(settings, policy)
     if rng.random() < 0.6:
         early = dataclasses.replace(settings.limits, **EARLY_BACKUPS)
         settings = dataclasses.replace(settings, limits=early)
@@ -247,6 +249,27 @@ def _others(seed: int, faults: FaultPlan) -> tuple[Policy, ...]:
     )
     drawn = [draw(rng) for draw in DRAWN.values()]
     return accruing, *(one for one in drawn if one.codec() is None and not one.needs_deviation)
+
+
+def reduced(seed: int, name: str, trace: Trace | None = None) -> World:
+    """One of those two, in rounds whose gradients replicas add up among themselves."""
+    rng = random.Random(f"{seed}/reduced")
+    may_leave = any(dose.fault == "leave" for dose in fault_plan(name).doses)
+    first = 1 if may_leave else rng.choice((1, 1, 2))
+    policy = HardSync(combine="sum", replicas=first, reduce="tree")
+    return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
+
+
+def _reaching_each_other(settings: Settings, policy: Policy | None) -> Settings:
+    """Replicas that reduce among themselves have to pass Upgrade."""
+    if policy is None or policy.reduction() is None:
+        return settings
+    return dataclasses.replace(settings, proxied=0.0, policies=(policy,))
+
+
+def _wire_dtype(drawn: str, policy: Policy | None) -> str:
+    """Those that reduce among themselves send float32."""
+    return drawn if policy is None or policy.reduction() is None else "float32"
 
 
 def _settings(

@@ -182,13 +182,14 @@ pub struct ReplicaInlet {
 #[pymethods]
 impl ReplicaInlet {
     #[new]
-    #[pyo3(signature = (*, len, fragment_len, first_fragment = 0, control_size_max))]
+    #[pyo3(signature = (*, len, fragment_len, first_fragment = 0, control_size_max, sums = false))]
     fn new(
         py: Python<'_>,
         len: usize,
         fragment_len: usize,
         first_fragment: u32,
         control_size_max: usize,
+        sums: bool,
     ) -> PyResult<Self> {
         enter(py, 0, || {
             for (name, value) in [("len", len), ("fragment_len", fragment_len)] {
@@ -199,6 +200,7 @@ impl ReplicaInlet {
             limit("control_size_max", control_size_max)?;
             let inlet =
                 inlet::ReplicaInlet::new(len, fragment_len, first_fragment, control_size_max);
+            let inlet = if sums { inlet.of_sums() } else { inlet };
             let size = inlet.scratch_size();
             Ok(Self { receiver: Receiver::new(inlet, size), held: Mutex::new(None) })
         })

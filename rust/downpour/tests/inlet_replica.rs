@@ -299,3 +299,22 @@ fn parameters_without_a_target_end_the_stream() {
     );
     assert_eq!(inlet.advance(&scratch, 0, None), Err(error));
 }
+
+#[test]
+fn sums_land_where_sums_are_expected_and_nothing_else_does() {
+    let sums = || ReplicaInlet::new(LEN, FRAGMENT_LEN, FIRST, CONTROL_SIZE_MAX).of_sums();
+    let values: Vec<u8> = [1.5_f32; FRAGMENT_LEN].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let sum = Header { dtype: 1, fragment: FIRST + 1, version: 7, ..Header::new(Kind::Sum) };
+    let mut memory = Memory::new();
+    let stream = [frame(sum, &values), control(Kind::Reduced, 3)].concat();
+    let (frames, error) = feed(&mut sums(), &mut memory, &stream, &[5, 9, usize::MAX]);
+    assert_eq!((frames.len(), error), (1, None));
+    assert_eq!(frames[0].header.kind, Kind::Reduced);
+    assert_eq!(memory.versions[1], 7);
+    assert_eq!(memory.values[4 * FRAGMENT_LEN..8 * FRAGMENT_LEN], values);
+    for (mut inlet, kind) in [(inlet(), Kind::Sum), (sums(), Kind::Parameters)] {
+        let stream = frame(Header { kind, ..sum }, &values);
+        let (_, error) = feed(&mut inlet, &mut Memory::new(), &stream, &[usize::MAX]);
+        assert!(matches!(error.unwrap().fault, Fault::Unexpected { .. }), "{kind:?}");
+    }
+}

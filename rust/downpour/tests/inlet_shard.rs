@@ -209,7 +209,7 @@ fn fault(stream: &[u8]) -> Fault {
 #[test]
 fn every_broken_rule_is_named() {
     let payload = bytes_of(&gradient()[..FRAGMENT_LEN]);
-    for kind in [Kind::Ack, Kind::Refuse, Kind::Parameters, Kind::Fetched] {
+    for kind in [Kind::Ack, Kind::Refuse, Kind::Parameters, Kind::Fetched, Kind::Sum] {
         assert!(matches!(fault(&control(kind, 1)), Fault::Unexpected { .. }), "{kind:?}");
     }
     let lonely = fault(&record(1, 0, 1, &payload));

@@ -30,11 +30,15 @@ pub enum Kind {
     Bye = 11,
     /// Shard to replica: what the shard knows of the cluster, and for whom an answer waits.
     View = 12,
+    /// Replica to replica: one fragment of the sum of a subtree's gradients.
+    Sum = 13,
+    /// Replica to replica: what it sends of round `seq` is whole.
+    Reduced = 14,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Push,
         Self::Fragment,
         Self::Ack,
@@ -47,6 +51,8 @@ impl Kind {
         Self::Error,
         Self::Bye,
         Self::View,
+        Self::Sum,
+        Self::Reduced,
     ];
 
     /// The kind with this number, if there is one.
@@ -71,16 +77,27 @@ impl Kind {
             Self::Error => "ERROR",
             Self::Bye => "BYE",
             Self::View => "VIEW",
+            Self::Sum => "SUM",
+            Self::Reduced => "REDUCED",
         }
     }
 
     /// Whether a replica sends this kind to a shard.
     #[must_use]
     pub fn is_for_shard(self) -> bool {
-        !matches!(self, Self::Ack | Self::Refuse | Self::Parameters | Self::Fetched | Self::View)
+        !matches!(
+            self,
+            Self::Ack
+                | Self::Refuse
+                | Self::Parameters
+                | Self::Fetched
+                | Self::View
+                | Self::Sum
+                | Self::Reduced
+        )
     }
 
-    /// Whether a shard sends this kind to a replica.
+    /// Whether a shard, or another replica, sends this kind to a replica.
     #[must_use]
     pub fn is_for_replica(self) -> bool {
         !matches!(self, Self::Push | Self::Fragment | Self::Fetch)
@@ -89,7 +106,7 @@ impl Kind {
     /// Whether the payload holds array elements, which have a limit of their own.
     #[must_use]
     pub fn carries_elements(self) -> bool {
-        matches!(self, Self::Fragment | Self::Parameters)
+        matches!(self, Self::Fragment | Self::Parameters | Self::Sum)
     }
 
     /// The flags this kind may carry. A flag is an instruction: one that is not known is an error.
@@ -213,7 +230,7 @@ mod tests {
             assert_eq!(Kind::from_number(kind as u8), Some(kind));
             assert!(kind.is_for_shard() || kind.is_for_replica(), "{} is for nobody", kind.name());
         }
-        for number in [0, 13, 255] {
+        for number in [0, 15, 255] {
             assert_eq!(Kind::from_number(number), None);
         }
         for (place, code) in Code::ALL.into_iter().enumerate() {

@@ -30,7 +30,7 @@ pub enum Landing {
     Target { start: usize, stop: usize },
 }
 
-/// A PARAMETERS payload of which some bytes are still on their way.
+/// A payload of elements of which some bytes are still on their way.
 #[derive(Clone, Copy, Debug)]
 struct Partial {
     header: Header,
@@ -40,7 +40,8 @@ struct Partial {
     stop: usize,
 }
 
-/// Parses one shard's stream; parameters land in the target, everything else is reported.
+/// Parses one shard's stream; parameters land in the target, everything else is reported. From
+/// another replica it may be sums that land.
 ///
 /// Bytes land before their checksum can be known. After an error the target holds damaged
 /// values: fetch again, from the fragment that [`landed`](Self::landed) names or an earlier one.
@@ -50,6 +51,8 @@ pub struct ReplicaInlet {
     fragment_len: usize,
     first_fragment: u32,
     control_size_max: usize,
+    /// The one kind of frame whose payload lands.
+    lands: Kind,
     begin: usize,
     end: usize,
     /// Bytes of the stream before `scratch[begin]`, or before the frame that is landing.
@@ -79,6 +82,7 @@ impl ReplicaInlet {
             fragment_len,
             first_fragment,
             control_size_max,
+            lands: Kind::Parameters,
             begin: 0,
             end: 0,
             offset: 0,
@@ -89,7 +93,13 @@ impl ReplicaInlet {
         }
     }
 
-    /// How many PARAMETERS have landed whole, and the fragment behind the last of them: where a
+    /// The same for another replica's stream of sums.
+    #[must_use]
+    pub fn of_sums(self) -> Self {
+        Self { lands: Kind::Sum, ..self }
+    }
+
+    /// How many payloads have landed whole, and the fragment behind the last of them: where a
     /// fetch that was cut off goes on.
     #[must_use]
     pub fn landed(&self) -> (u64, u32) {
@@ -218,7 +228,7 @@ impl ReplicaInlet {
             self.check(&header)?;
             *self.header.insert(header)
         };
-        if header.kind == Kind::Parameters {
+        if header.kind == self.lands {
             return self.begin_landing(&header, rest, target);
         }
         let size = self.limited_size(&header);
@@ -241,7 +251,10 @@ impl ReplicaInlet {
                 state: "a replica sends it, it does not get it",
             });
         }
-        if kind != Kind::Parameters {
+        if kind.carries_elements() && kind != self.lands {
+            return Err(Fault::Unexpected { kind, state: "this stream is not for it" });
+        }
+        if kind != self.lands {
             return header.payload_size(self.control_size_max).map(drop);
         }
         if (header.dtype, header.codec) != (F32, 0) {

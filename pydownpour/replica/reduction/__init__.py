@@ -1,0 +1,1 @@
+"""Replicas that add up gradients among themselves (FireCaffe), instead of at shards."""
