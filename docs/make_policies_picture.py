@@ -39,7 +39,7 @@ def main(source: str, target: str) -> None:
     rows: list[dict[str, Any]] = json.loads(Path(source).read_text())
     read = one_slow.EXPERIMENT.read_setting
     cells = {(read(row["cell"]), row["seed"]): row["figures"] for row in rows}
-    found = one_slow.charts(Results("short", cells))
+    found = one_slow.charts(Results("full", cells))
     Path(target).write_text(side_by_side([charts.svg(chart) for chart in found]))
     print(f"{target}: {Path(target).stat().st_size:,} bytes")
 
