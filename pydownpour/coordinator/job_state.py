@@ -496,6 +496,8 @@ class JobState:
         self.replica_keeper.check("replica", message.replica, message.incarnation, message.secret)
         known = self.members.get(message.replica)
         was_there = known is not None and known.state != "left"
+        if message.units and known is not None and known.incarnation == message.incarnation:
+            self._last_units(known, message, now)
         member = self.members.leave(message.replica, message.incarnation, message.stats)
         self.detector.forget(("replica", member.id))
         if was_there and message.failed:
@@ -508,6 +510,14 @@ class JobState:
                 now, "leave", replica=member.id, reason=message.reason, **_returned(released)
             )
         return HeartbeatAnswer(state=self.state_told, reason=self.reason(now))
+
+    def _last_units(self, member: Member, message: Leave, now: float) -> None:
+        """Units whose report was under way when their replica left: they need not be done again."""
+        report = Complete(
+            replica=message.replica, incarnation=message.incarnation, units=message.units
+        )
+        if self.ledger is not None and member.state != "left":
+            self._completed(member, report, now)
 
     # -- work ------------------------------------------------------------------------------------
 
@@ -570,6 +580,9 @@ class JobState:
             RemoteProtocolError: a unit it was never given.
         """
         member = self._hear(message.replica, message.incarnation, message.secret, now)
+        return self._completed(member, message, now)
+
+    def _completed(self, member: Member, message: Complete, now: float) -> CompleteAnswer:
         ledger = self._ledger()
         counted = [False] * len(message.units)
         if not self.books_closed:

@@ -61,11 +61,13 @@ class Goodbye:
         reason: In words; "" if it is through.
         failed: That is a fault.
         failure: It was the user's, at a unit.
+        units: Those that count, though their report has no answer yet.
     """
 
     reason: str = ""
     failed: bool = False
     failure: UnitFailure | None = None
+    units: tuple[Completion, ...] = ()
 
 
 @final
@@ -289,6 +291,7 @@ class Coordination:
             stats=self.statistics(),
             failed=goodbye.failed,
             failure=goodbye.failure,
+            units=list(goodbye.units),
         )
         try:
             answer = await self._client.post(

@@ -189,10 +189,13 @@ class Membership:
     def _words(self, error: BaseException | None) -> Goodbye:
         if error is None:
             return Goodbye()
+        trainer = self._trainer
+        units = tuple(trainer.leases.unanswered) if trainer is not None else ()
         if not isinstance(error, Exception):
-            return Goodbye("stopped" if isinstance(error, asyncio.CancelledError) else "")
-        unit = self._trainer.unit if self._trainer is not None else None
-        return Goodbye(in_words(error)[:500], failed=True, failure=unit_failure(error, unit))
+            stopped = "stopped" if isinstance(error, asyncio.CancelledError) else ""
+            return Goodbye(stopped, units=units)
+        failure = unit_failure(error, trainer.unit if trainer is not None else None)
+        return Goodbye(in_words(error)[:500], failed=True, failure=failure, units=units)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import config
+from pydownpour import config, limits
 from pydownpour.fields import clip
 from pydownpour.replica.coordination import Coordination
 from pydownpour.replica.outbox import Outbox
@@ -111,6 +111,8 @@ class Leases:
         oldest first."""
         self._reporting: asyncio.Task[None] | None = None
         self._telling = asyncio.Lock()
+        self._told: list[Completion] = []
+        """Those whose report is under way."""
         self.completed = 0
         """Units whose completion the ledger has answered."""
         self._held: set[int] = set()
@@ -166,6 +168,17 @@ class Leases:
             self._standing.check()
 
     @property
+    def unanswered(self) -> list[Completion]:
+        """Finished units whose gradients are applied, and whose report has no answer yet."""
+        units = list(self._told)
+        for push_index, unit, words in self._finished:
+            if not self._outbox.is_settled(push_index):
+                break
+            if not words and unit.lease not in self._outbox.not_applied:
+                units.append(unit)
+        return units[: limits.LEASES_TOLD_MAX]
+
+    @property
     def _is_full(self) -> bool:
         return len(self._held) >= self._limits.leases_per_replica_max
 
@@ -196,7 +209,9 @@ class Leases:
             applied, failures = self._settled()
             if not applied and not failures:
                 return
+            self._told = applied
             answer = await self._coordination.complete(applied, failures)
+            self._told = []
             self._held.difference_update(unit.lease for unit in applied)
             self.completed += len(applied)
             for unit, counted in zip(applied, answer.counted, strict=True):

@@ -583,6 +583,8 @@ class Leave(Message, frozen=True, kw_only=True):
     """It leaves because something went wrong, and may come back."""
     failure: UnitFailure | None = None
     """Why it leaves, when it was the user's code that failed at a unit."""
+    units: Annotated[list[Completion], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
+    """Units it has finished whose gradients are applied, and whose report has no answer."""
 
 
 class Stop(Message, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pydownpour as dp
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.policy.downpour import Downpour
 from pydownpour.sim.checks.oracle import read
@@ -198,3 +199,31 @@ def core_of(world: World) -> JobState:
     """The coordinator's."""
     assert world.coordinator is not None
     return world.coordinator.job
+
+
+def test_a_unit_whose_report_is_under_way_is_not_done_again_when_the_next_one_raises() -> None:
+    """Its gradients are applied: the goodbye says so, whatever became of the report."""
+    job, failed = (
+        dp.Job(
+            parameters={"w": np.zeros(50, np.float32)}, optimizer=dp.SGD(lr=1.0),
+            data=dp.Work(40, unit=4),
+        ),
+        list[int](),
+    )  # fmt: skip
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        async for unit in replica.work():
+            for step, _ in enumerate(unit.batches(1), 1):
+                await replica.step({"w": -np.ones(50, np.float32)})
+                if not failed and replica._trainer.leases._told:
+                    failed.append(step)
+                    raise ValueError("while the report of the unit before is under way")
+
+    report = dp.simulate(
+        job, replicas=1, seed=1, links=dp.LinkModel(latency_s=0.03),
+        compute=dp.ComputeModel(base_s=0.02, jitter=0.0),
+    )  # fmt: skip
+    assert (report["failure"], report["violations"], report["samples"]) == ("", [], 40)
+    assert len(failed) == 1
+    assert report["gradients"]["computed"] == 40 + failed[0], "of the unit that raised, no more"

@@ -24,9 +24,11 @@ from pydownpour.errors import (
 from pydownpour.job import Work
 from pydownpour.wire import messages
 from pydownpour.wire.messages import (
+    Completion,
     Heartbeat,
     HeartbeatAnswer,
     Join,
+    Leave,
     RefusedEntry,
     ShardAssigned,
     ShardEnded,
@@ -863,3 +865,29 @@ def test_a_shard_that_is_not_heard_any_more_may_still_have_moved() -> None:
     assert cast.job.places.silent == []
     cast.pass_time(10, beating=(1,))
     assert cast.state == "running"
+
+
+def test_units_that_a_goodbye_reports_count_once_and_the_others_go_back() -> None:
+    """Their report was under way; it may have come, or come later, or the goodbye come twice."""
+    for has_come in (True, False):
+        cast = running()
+        done, rest = cast.lease(1, 2).units
+        if has_come:
+            assert cast.complete(1, done).counted == [True]
+        completion = Completion(
+            pass_index=done.pass_index, unit=done.unit, lease=done.lease,
+            samples=done.stop - done.start,
+        )  # fmt: skip
+        goodbye = Leave(
+            replica=1, incarnation=1, secret=cast.secret(1, 1), reason="x", failed=True,
+            units=[completion],
+        )  # fmt: skip
+        for _ in range(2):
+            cast.job.leave(goodbye, cast.now)
+        assert cast.job.ledger is not None
+        assert cast.job.ledger.units_done == 1
+        assert cast.job.ledger.audit() == []
+        cast.join("two")
+        given = cast.lease(2, 9).units
+        assert rest.unit in [unit.unit for unit in given]
+        assert done.unit not in [unit.unit for unit in given if unit.pass_index == 0]
