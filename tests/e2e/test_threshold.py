@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.limits import DEFAULT, KIB
+from tests.chaos.processes import ROOT, Command
 from tests.e2e.stage import Stage
 from tests.reference import codecs
 from tests.reference.codecs import Array
@@ -160,3 +162,28 @@ async def test_a_job_whose_codec_has_nothing_to_say_has_failed_and_says_why(tmp_
         await stage.replica()
     assert stage.report["state"] == "failed"
     assert "of 5 the codec had nothing to say" in stage.report["reason"]
+
+
+def test_digits_learn_as_well_in_a_hundredth_of_the_bytes(tmp_path: Path) -> None:
+    """Real processes: by both sides' counters, of what is said and of all that is on the wire."""
+    demo = ROOT / "pydownpour" / "demo"
+    (tmp_path / "mlp.py").write_text((demo / "mlp.py").read_text())
+    text = (demo / "digits.py").read_text()
+    text = re.sub(r"    optimizer=.*\n", "    optimizer=dp.SGD(lr=0.05),\n", text)
+    text = re.sub(r"    policy=.*\n", "    policy=dp.Strom(threshold=0.1),\n", text)
+    job = tmp_path / "digits_strom.py"
+    job.write_text(text)
+    arguments = ("--shards", "2", "--replicas", "4", "--json", "--run-folder", str(tmp_path / "r"))
+    with Command("run", str(job), *arguments) as command:
+        assert command.wait(110) == 0, command.said
+    report = command.report
+    assert report["gradients"]["codec"] == "threshold(tau=0.1)"
+    assert report["accuracy"] >= 0.94
+    assert report["audit"] == []
+    steps, dense = report["gradients"]["computed"], 4 * 4810
+    assert report["gradients"]["payload_bytes"] / steps < dense / 60
+    # Most of this are announcements, headers and questions for parameters, of so small a model.
+    sent = sum(replica["bytes_sent"] for replica in report["replicas"])
+    assert sent / steps < dense / 12
+    assert report["bytes"]["to_shards"] / steps < dense / 12
+    assert report["gradients"]["fragments_left_out"] > steps
