@@ -40,10 +40,6 @@ parameters 512 bytes each. One push in flight needs one; the rest is for pushes 
 out, and for shards that were cut anew while their windows differed."""
 PUSHES_IN_FLIGHT_MAX: Final = 8
 """Unacknowledged pushes per replica and shard before push() waits."""
-PUSH_SPARE_SIZE_MAX: Final = 8 * MIB
-"""Bytes of a push up to which a replica encodes one more than its window while that is full: over a
-long link the next is on its way when the answer comes. Of larger ones the bytes themselves take
-longer than that, and the memory counts."""
 NORM_MAX: Final = 1e38
 """The largest max_norm of a job: norms are announced as float32, which ends at 3.4e38."""
 JSON_SIZE_MAX: Final = 4 * MIB
@@ -173,6 +169,10 @@ class Limits:
     that bytes of it arrive."""
     pushes_in_flight_size_max: int = 256 * MIB
     """Bytes of unacknowledged pushes a replica keeps; one push may always be in flight."""
+    push_spare_size_max: int = 8 * MIB
+    """Bytes of a push up to which a replica encodes one more than its window while that is full:
+    over a long link the next is on its way when the answer comes. Of larger ones the bytes
+    themselves take longer than that, and the memory counts."""
     nonfinite_steps_max: int = 10
     """Steps in a row whose gradient holds NaN or Inf before step() raises instead of dropping
     it."""

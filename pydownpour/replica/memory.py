@@ -5,7 +5,7 @@
     staging       4                 where a fetch lands while the user computes     Fetcher
     push          the wire dtype's  kept until settled, to be sent again; one for   PushMemory
                                     each push that may be in flight
-    spare push    the wire dtype's  only if it is small (PUSH_SPARE_SIZE_MAX): the  PushMemory
+    spare push    the wire dtype's  only if it is small (push_spare_size_max): the  PushMemory
                                     next one on its way while the window is full
     sum           4                 only if gradients wait for a push: what is      Accrual
                                     accrued while the last push is on its way
@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
-from pydownpour import limits
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.replica.encoded import EncodedPush, Encoder
 from pydownpour.replica.pushes import Push
 
@@ -43,11 +43,12 @@ class PushMemory:
     Args:
         encoder: Makes it.
         in_flight_max: Pushes that may be in flight.
+        limits: How large a push may be for one to spare.
     """
 
-    def __init__(self, encoder: Encoder, in_flight_max: int) -> None:
+    def __init__(self, encoder: Encoder, in_flight_max: int, limits: Limits = DEFAULT) -> None:
         self._encoder = encoder
-        spare = 1 if encoder.size <= limits.PUSH_SPARE_SIZE_MAX else 0
+        spare = 1 if encoder.size <= limits.push_spare_size_max else 0
         self._count_max = in_flight_max + spare
         self._held: deque[tuple[EncodedPush, Push | None]] = deque()
         """Memory, and the push that is in it; the oldest first."""

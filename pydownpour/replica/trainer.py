@@ -230,7 +230,9 @@ class Trainer:
         )
         self.copy.begin(self.ruling.rule.land)
         self.encoder.leaves_out = self.ruling.leaves_out
-        self.memory = PushMemory(self.encoder, self.ruling.in_flight_max)
+        self.memory = PushMemory(
+            self.encoder, self.ruling.in_flight_max, session.coordination.limits
+        )
 
     def _go_over(self) -> Steps[None]:
         """Between two steps: go over to the newest version of the policy, if it is not ours."""

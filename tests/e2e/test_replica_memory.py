@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pydownpour as dp
-from pydownpour import limits
+from pydownpour.limits import Limits
 from tests.e2e.stage import Stage, ones
 
 LEN = 300_000
@@ -21,9 +21,7 @@ SMALL = 1.02
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As a large model is treated, of which there is no spare push."""
-    monkeypatch.setattr(limits, "PUSH_SPARE_SIZE_MAX", 0)
+def traced() -> Iterator[None]:
     tracemalloc.start(8)
     yield
     tracemalloc.stop()
@@ -68,7 +66,9 @@ async def test_a_replica_holds_the_copies_that_are_named(
             await replica.step(gradient)
             seen.append(held())
 
-    async with Stage(job, tmp_path / "run") as stage:
+    # As a large model is treated, of which there is no spare push.
+    limits = Limits(push_spare_size_max=0)
+    async with Stage(job, tmp_path / "run", limits=limits) as stage:
         await stage.replica()
     pushes = policy.in_flight
     narrow = pushes * SIZE // 2 if wire_dtype == "float16" else 0

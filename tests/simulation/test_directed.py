@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -215,8 +216,10 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(at: float
 
 
 @pytest.mark.parametrize("plan", ["reset", "slow", "swarm"])
-def test_one_push_s_memory_is_enough(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_push_s_memory_is_enough(plan: str) -> None:
     """The next push is encoded where the last one has its answers; what has none stays as it is."""
-    monkeypatch.setattr("pydownpour.limits.PUSH_SPARE_SIZE_MAX", 0)
     for seed in range(3):
-        assert swarm.world(seed, plan).run().checks.violations == []
+        world = swarm.world(seed, plan)
+        own = dataclasses.replace(world.settings.limits, push_spare_size_max=0)
+        world.settings = dataclasses.replace(world.settings, limits=own)
+        assert world.run().checks.violations == []
