@@ -55,8 +55,8 @@ const SIGN: u32 = 1 << 31;
 /// Indices of the sparse form are below.
 const INDICES: usize = 1 << 31;
 
-const PLUS: u8 = 1;
-const MINUS: u8 = 2;
+/// Elements that are looked at before their counts are added up.
+const RUN: usize = 1 << 12;
 
 /// The format, with its quantum.
 #[derive(Clone, Copy, Debug)]
@@ -140,12 +140,36 @@ fn magnitude(x: f32) -> u32 {
     x.to_bits() & !SIGN
 }
 
-/// The code of `x`, and what it leaves.
+/// What is sent of `x`.
 #[inline(always)]
-fn split(x: f32, tau: f32) -> (u8, f32) {
-    let (plus, minus) = (x > tau, x < -tau);
-    let sent = if plus { tau } else { 0.0 } - if minus { tau } else { 0.0 };
-    (if plus { PLUS } else { 0 } | if minus { MINUS } else { 0 }, x - sent)
+fn sent_of(x: f32, tau: f32) -> f32 {
+    // The sign of x with the bits of tau, or of nothing: no branch.
+    let mask = if magnitude(x) > tau.to_bits() { u32::MAX } else { 0 };
+    f32::from_bits((tau.to_bits() | x.to_bits() & SIGN) & mask)
+}
+
+/// What is sent of each lane, whose residual moves.
+#[inline(always)]
+fn split(gradient: &[f32; LANES], residual: &mut [f32; LANES], tau: f32) -> [f32; LANES] {
+    let mut sent = [0.0; LANES];
+    for ((sent, g), r) in sent.iter_mut().zip(gradient).zip(residual) {
+        let x = g + *r;
+        *sent = sent_of(x, tau);
+        *r = x - *sent;
+    }
+    sent
+}
+
+/// The same of fewer lanes than a whole chunk has; the others send nothing.
+#[inline(always)]
+fn split_rest(gradient: &[f32], residual: &mut [f32], tau: f32) -> [f32; LANES] {
+    let mut sent = [0.0; LANES];
+    for ((sent, g), r) in sent.iter_mut().zip(gradient).zip(residual) {
+        let x = g + *r;
+        *sent = sent_of(x, tau);
+        *r = x - *sent;
+    }
+    sent
 }
 
 /// The first pass: the largest magnitude, in bits, and how many elements exceed `tau`.
@@ -161,27 +185,17 @@ impl Kernel for Measure<'_> {
     #[inline(always)]
     fn run(self) -> (u32, usize) {
         let tau = magnitude(self.tau);
-        let (gradient, gradient_rest) = self.gradient.as_chunks::<LANES>();
-        let (residual, residual_rest) = self.residual.as_chunks::<LANES>();
-        let (mut largest, mut counts) = ([0_u32; LANES], [0_u32; LANES]);
-        let mut count = 0;
-        // A few at a time, so that no lane's count is ever too large.
-        for (gradient, residual) in gradient.chunks(1 << 16).zip(residual.chunks(1 << 16)) {
-            counts.fill(0);
-            for (gradient, residual) in gradient.iter().zip(residual) {
-                for lane in 0..LANES {
-                    let bits = magnitude(gradient[lane] + residual[lane]);
-                    largest[lane] = largest[lane].max(bits);
-                    counts[lane] += u32::from(bits > tau);
-                }
+        let (mut largest, mut count) = (0, 0);
+        // A few at a time: then no lane's count is ever too large for its type.
+        let runs = self.gradient.chunks(RUN).zip(self.residual.chunks(RUN));
+        for (gradient, residual) in runs {
+            let mut more = 0_u32;
+            for (g, r) in gradient.iter().zip(residual) {
+                let bits = magnitude(g + r);
+                largest = u32::max(largest, bits);
+                more += u32::from(bits > tau);
             }
-            count += counts.iter().map(|count| *count as usize).sum::<usize>();
-        }
-        let mut largest = largest.into_iter().fold(0, u32::max);
-        for (g, r) in gradient_rest.iter().zip(residual_rest) {
-            let bits = magnitude(g + r);
-            largest = largest.max(bits);
-            count += usize::from(bits > tau);
+            count += more as usize;
         }
         (largest, count)
     }
@@ -202,32 +216,23 @@ impl Kernel for Sparse<'_> {
     fn run(self) {
         let mut words = self.words.as_chunks_mut::<WORD_SIZE>().0.iter_mut();
         let mut starts = (0_u32..).step_by(LANES);
-        let mut write = |codes: &[u8; LANES]| {
+        let mut write = |sent: &[f32; LANES]| {
             let start = starts.next().unwrap_or(0);
-            if codes.iter().fold(0, |any, code| any | code) == 0 {
+            if sent.iter().fold(0, |any, sent| any | sent.to_bits()) == 0 {
                 return;
             }
-            for (index, code) in (start..).zip(codes).filter(|(_, code)| **code != 0) {
-                let word = if *code == MINUS { index | SIGN } else { index };
-                if let Some(place) = words.next() {
-                    *place = word.to_le_bytes();
+            for (index, sent) in (start..).zip(sent).filter(|(_, sent)| sent.to_bits() != 0) {
+                if let Some(word) = words.next() {
+                    *word = (index | sent.to_bits() & SIGN).to_le_bytes();
                 }
             }
         };
         let (gradient, gradient_rest) = self.gradient.as_chunks::<LANES>();
         let (residual, residual_rest) = self.residual.as_chunks_mut::<LANES>();
         for (gradient, residual) in gradient.iter().zip(residual) {
-            let mut codes = [0; LANES];
-            for lane in 0..LANES {
-                (codes[lane], residual[lane]) = split(gradient[lane] + residual[lane], self.tau);
-            }
-            write(&codes);
+            write(&split(gradient, residual, self.tau));
         }
-        let mut codes = [0; LANES];
-        for ((g, r), code) in gradient_rest.iter().zip(residual_rest).zip(&mut codes) {
-            (*code, *r) = split(g + *r, self.tau);
-        }
-        write(&codes);
+        write(&split_rest(gradient_rest, residual_rest, self.tau));
     }
 }
 
@@ -249,25 +254,24 @@ impl Kernel for Dense<'_> {
         let (bytes, bytes_rest) = self.codes.split_at_mut(gradient.len() * (LANES / A_BYTE));
         let bytes = bytes.as_chunks_mut::<{ LANES / A_BYTE }>().0;
         for ((gradient, residual), bytes) in gradient.iter().zip(residual).zip(bytes) {
-            let mut codes = [0; LANES];
-            for lane in 0..LANES {
-                (codes[lane], residual[lane]) = split(gradient[lane] + residual[lane], self.tau);
-            }
-            pack(&codes, bytes);
+            pack(&split(gradient, residual, self.tau), bytes);
         }
-        let mut codes = [0; LANES];
-        for ((g, r), code) in gradient_rest.iter().zip(residual_rest).zip(&mut codes) {
-            (*code, *r) = split(g + *r, self.tau);
-        }
-        pack(&codes, bytes_rest);
+        pack(&split_rest(gradient_rest, residual_rest, self.tau), bytes_rest);
     }
 }
 
-/// Codes, four in each byte.
+/// The codes of what is sent, four in each byte.
 #[inline(always)]
-fn pack(codes: &[u8; LANES], bytes: &mut [u8]) {
+fn pack(sent: &[f32; LANES], bytes: &mut [u8]) {
+    let code = |sent: f32| u32::from(sent > 0.0) | u32::from(sent < 0.0) << 1;
+    let mut codes = [0; LANES];
+    for (code_of, sent) in codes.iter_mut().zip(sent) {
+        *code_of = code(*sent);
+    }
     for (byte, [a, b, c, d]) in bytes.iter_mut().zip(codes.as_chunks().0) {
-        *byte = a | b << 2 | c << 4 | d << 6;
+        #[allow(clippy::cast_possible_truncation, reason = "two bits each")]
+        let four = (a | b << 2 | c << 4 | d << 6) as u8;
+        *byte = four;
     }
 }
 
@@ -322,5 +326,5 @@ impl Kernel for DecodeDense<'_> {
 /// What the low two bits of a byte mean; 3 is nothing.
 #[inline(always)]
 fn quantum(code: u8, tau: f32) -> f32 {
-    f32::from((code & PLUS).cast_signed() - (code >> 1 & 1).cast_signed()) * tau
+    f32::from((code & 1).cast_signed() - (code >> 1 & 1).cast_signed()) * tau
 }
