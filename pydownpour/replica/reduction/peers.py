@@ -78,7 +78,8 @@ class Peer(StreamProtocol):
         )
         self._inlet.set_target(values, words)
         self._buffers = (memoryview(self._inlet), raw(values))
-        self._fragment_size = 4 * fragment_len
+        # A fragment or two on their way: what is sent is a copy, and what comes is sent on.
+        self.high_water = min(4 * fragment_len, limits_.write_high_water)
         self._before = 0
         """Fragments that had landed when the round under way began."""
         self.rounds = 0
