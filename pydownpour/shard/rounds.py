@@ -210,6 +210,11 @@ class Rounds:
         return self._rule.round
 
     @property
+    def closings(self) -> int:
+        """Rounds of single fragments that were closed."""
+        return self.round * self._store.fragments + self._next - self._store.first_fragment
+
+    @property
     def clocks(self) -> Clocks:
         """Of the live replicas."""
         return self._clocks

@@ -119,6 +119,12 @@ def test_rounds_are_whole_and_exact(world: Callable[[int, str], World], plan: st
     assert closed >= COUNTED
 
 
+def test_a_round_that_is_closed_without_a_record_has_its_place_in_the_order() -> None:
+    """A seed in which fragments have nothing of a round: the books counted updates only."""
+    done = a_users_own(12000037, "links").run()
+    assert not done.checks.violations, done.checks.violations
+
+
 def test_replay(capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("DOWNPOUR_SEED", "0"))
     plan = os.environ.get("DOWNPOUR_FAULTS", "swarm")
