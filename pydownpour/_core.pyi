@@ -61,6 +61,7 @@ CODE_NORM: Final[int]  # 12, the gradient is larger than the job allows
 CODE_NOT_YET: Final[int]  # 13, a VIEW will ask for the push again
 CODE_WRONG_EPOCH: Final[int]  # 14, the shard is served by another process
 CODE_SUPERSEDED: Final[int]  # 15, the fragment has changed since the record's base
+CODE_NOTHING_KEPT: Final[int]  # 16, the record says "again", and there is nothing to repeat
 
 DTYPE_F32: Final[int]  # 1
 DTYPE_F64: Final[int]  # 2
@@ -361,6 +362,12 @@ class Shard:
         changes nothing: LocalProtocolError if another round is open or this one was closed,
         LimitExceeded if there is no block to write to, ParameterError.
         """
+    def keep_gradients(self, size_max: int) -> None:
+        """Keep each replica's last gradient from now on, as float32 and so many bytes at most, for
+        records that say "again" (flag 1 of a FRAGMENT, no payload): the last one of their fragment
+        that was taken from the same life is taken once more, under their own identity, with the
+        base version it had. Where there is none they are refused (CODE_NOTHING_KEPT). 0 keeps
+        none. What is kept is in no export."""
     # -- identity: (replica, incarnation, push, fragment) ---------------------------------------
     def admit(
         self,
@@ -434,7 +441,7 @@ class Shard:
     def memory(self) -> dict[str, int]:
         """Bytes: parameters, state, accumulators, spare, table, history (past versions),
         pinned (old blocks only readers still hold), decoded (what encoded records are decoded
-        into)."""
+        into), kept (replicas' last gradients)."""
 
 @final
 class Closed:

@@ -230,6 +230,9 @@ class Limits:
     """Those of one connection, so that one peer is not the whole turn."""
     in_flight_size_max: int = 256 * MIB
     """Bytes a shard reserves for bodies being received, over all connections."""
+    kept_size_max: int = 1024 * MIB
+    """Bytes of replicas' last gradients that a shard keeps, where the policy drops pushes: a copy
+    of its parameters for each. A replica whose last one did not fit sends all of its gradients."""
     replicas_max: int = 65_536
     """Replicas in one job at a time: a shard then remembers some 15 MB of them between pushes."""
     group_members_max: int = GROUP_MEMBERS_MAX

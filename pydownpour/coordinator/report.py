@@ -170,6 +170,7 @@ def _pushes(counts: list[ReplicaStats], places: list[Place]) -> dict[str, int]:
     return {
         "sent": max(told, applied),
         "acked": acked,
+        "repeated": sum(c.pushes_repeated for c in counts),
         "applied": applied,
         "duplicate": max((place.stats.pushes_duplicate for place in places), default=0),
         "refused": sum(c.pushes_refused for c in counts),
@@ -272,6 +273,7 @@ def _replica(job: JobState, member: Member) -> dict[str, Any]:
         "pushes": {
             "sent": stats.pushes_sent,
             "acked": stats.pushes_acked,
+            "repeated": stats.pushes_repeated,
             "refused": stats.pushes_refused,
         },
         "records_duplicate": stats.records_duplicate,

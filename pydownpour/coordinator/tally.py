@@ -16,6 +16,7 @@ SUMMED = (
     "units",
     "pushes_sent",
     "pushes_acked",
+    "pushes_repeated",
     "pushes_refused",
     "pushes_silent",
     "records_left_out",

@@ -12,7 +12,7 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     phases.py      policies one after the other, as a job may declare them
     check.py       whether one can work, said before a job begins; back from the wire form
     table.py       those that ship, by name
-    bfasgd.py      B-FASGD: fetches by chance, where they are likely to be worth their bytes
+    bfasgd.py      B-FASGD: pushes and fetches by chance, where likely to be worth their bytes
     downpour.py    Downpour SGD: asynchronous, no barrier, no gate
     hard_sync.py   rounds: every live replica gives one gradient, their mean is one update
     softsync.py    n-softsync: every few gradients are one update, and nobody waits

@@ -96,6 +96,9 @@ class Actions:
             of this step were for, so that what comes holds the push.
         least_clock: Each shard answers the fetch when every live replica has finished so many
             steps. 0: at once.
+        again: Of a push: each shard takes the last gradient that it had of this replica once more,
+            in place of what is accrued, which is dropped. That travels only where a shard has none
+            (``ShardRule.repeats``), and to all shards while an earlier push has no answer.
     """
 
     push: bool
@@ -103,6 +106,7 @@ class Actions:
     wait: bool = False
     after_round: bool = False
     least_clock: int = 0
+    again: bool = False
 
 
 class ReplicaRule(abc.ABC):
@@ -213,6 +217,8 @@ class ShardRule(abc.ABC):
 
     Attributes:
         combines: It accumulates, so its shards need the memory for it.
+        repeats: Its replicas may want their last gradient taken again, so its shards keep that of
+            each: a copy of the parameters a replica, of ``Limits.kept_size_max`` bytes in all.
         mean: A round's sum is divided by the sum of its weights.
         round: Rounds closed: the number of the open one. Counted here, for rules that combine.
     """
@@ -221,6 +227,7 @@ class ShardRule(abc.ABC):
     reduces: ClassVar[bool] = False
     """Replicas add up among themselves, and what comes is a group's sum: of an older group than
     any that was heard of nothing is taken."""
+    repeats: bool = False
     mean: bool = True
     round: int = 0
 

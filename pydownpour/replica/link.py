@@ -500,7 +500,7 @@ class Link:
             continues=continues,
             notice=portion.notice(self.first_open, self.entry.index),
         )
-        return Run(announcement, portion.encoded.frames(first, count), count, continues)
+        return Run(announcement, portion.frames(first, count), count, continues)
 
     # -- what the transport reports --------------------------------------------------------------
 
@@ -613,6 +613,12 @@ class Link:
         if frame.aux in frames.NOT_NOW:
             self._hold(frame, words)
             return
+        if frame.aux == Code.NOTHING_KEPT:
+            portion = self._portion(frame)
+            if portion is not None:
+                portion.send_whole(frame.fragment, frame.count)
+                self._wake.set()
+            return
         is_superseded = frame.aux == Code.SUPERSEDED
         if not is_superseded:
             log.warning("%s refused a push: %s", self.describe(), words)
@@ -669,12 +675,17 @@ class Link:
         if answer.count:
             self._got_somewhere()
         portion = self._portion(answer)
-        refused_here = portion.open_in(answer.fragment, answer.count) if refused and portion else ()
+        unused: list[int] = []
+        if portion is not None and (refused or portion.push.again is not None):
+            unused = portion.open_in(answer.fragment, answer.count)
+            if not refused:
+                unused = [one for one in unused if portion.is_again(one)]
+                portion.push.repeated += len(unused)
         if portion is not None and (fresh := portion.settle(answer.fragment, answer.count)):
             push = portion.push
             push.staleness = max(push.staleness, staleness)
+            push.unused_fragments += unused
             if refused:
-                push.refused_fragments += refused_here
                 push.refused += fresh
                 push.superseded += fresh if superseded else 0
                 push.blamed += 0 if by_policy else fresh

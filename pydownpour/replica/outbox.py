@@ -43,6 +43,7 @@ class Outbox:
         silent: Pushes that had nothing to say and were not sent.
         records_left_out, payload_bytes: Fragments of which nothing was to be said, and what the
             records of the others carry, without headers and however often they are sent.
+        repeated: Those applied, of which a shard took an earlier gradient again.
         refused_in_a_row: Pushes not applied since the last one that was; and why the last was not.
         staleness: Of those that were applied.
         not_applied: Lease -> why a gradient of its unit was not applied, until the unit is
@@ -54,7 +55,7 @@ class Outbox:
         self._ways, self._standing = ways, standing
         self.open: dict[int, Push] = {}
         self.settled = 0
-        self.acked = self.silent = self.refused = self.refused_in_a_row = 0
+        self.acked = self.repeated = self.silent = self.refused = self.refused_in_a_row = 0
         self.records_left_out = self.payload_bytes = 0
         self.last_refusal = ""
         self.staleness = Histogram()
@@ -109,13 +110,14 @@ class Outbox:
             self.silent += 1
         else:
             self.acked += 1
+            self.repeated += push.repeated > 0
             self.refused_in_a_row = 0
             self.staleness.add(push.staleness)
         push.is_settled = True
-        if push.refused_fragments and push.encoded.gradient is not None:
+        if push.unused_fragments and push.encoded.gradient is not None:
             encoded = push.encoded
-            if len(push.refused_fragments) + len(encoded.left_out) == encoded.fragments:
-                push.refused_fragments += encoded.left_out  # nothing of its gradient counts
+            if len(push.unused_fragments) + len(encoded.left_out) == encoded.fragments:
+                push.unused_fragments += encoded.left_out  # nothing of its gradient counts
             self._refused.append(push)
         self._standing.changed()
 

@@ -12,6 +12,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from pydownpour.limits import HEADER_SIZE
 from pydownpour.replica.encoded import EncodedPush
 from pydownpour.wire.frames import PushNotice
 
@@ -43,6 +44,8 @@ class Push:
     Attributes:
         index: 1, 2, 3, ... in the order a replica pushed: its number on the wire.
         encoded: Its records as they are sent. Those without an answer must not change.
+        again: Records that are sent first, in place of those: they stand for the last gradient that
+            a shard has of this replica, and the whole ones go where it has none.
         base: The parameters it was computed from.
         clock: Steps finished.
         samples: Samples in it.
@@ -60,7 +63,9 @@ class Push:
         by_policy: The job's policy refused it.
         reason: Why it was not applied, in words: the first refusal's. One that has a reason before
             it is sent cannot be sent.
-        refused_fragments: Which were refused.
+        unused_fragments: Of which its own gradient is nowhere: refused, or an earlier one was
+            applied again.
+        repeated: Records that were answered as earlier ones', applied again.
     """
 
     index: int
@@ -81,7 +86,9 @@ class Push:
     staleness: int = 0
     by_policy: bool = False
     reason: str = ""
-    refused_fragments: list[int] = dataclasses.field(default_factory=list)
+    unused_fragments: list[int] = dataclasses.field(default_factory=list)
+    repeated: int = 0
+    again: memoryview | None = None
 
 
 TO_SEND: Final = 0
@@ -96,7 +103,9 @@ class Portion:
     Fragments that the push leaves out have no record: they are settled from the beginning.
     """
 
-    __slots__ = ("_doubt", "_state", "count", "encoded", "first", "number", "open", "push")
+    __slots__ = (
+        "_again", "_doubt", "_state", "count", "encoded", "first", "number", "open", "push",
+    )  # fmt: skip
 
     def __init__(self, push: Push, fragments: range) -> None:
         self.push, self.first, self.count = push, fragments.start, len(fragments)
@@ -113,6 +122,8 @@ class Portion:
                 self.open -= 1
         self._doubt = bytearray(self.count)
         """1 for a record that was sent before, with an answer that may have been lost."""
+        self._again = bytearray(b"\1" * self.count) if push.again is not None else None
+        """1 for a record that is sent as the last one again; None: none is."""
 
     def next_run(self) -> tuple[int, int] | None:
         """(fragment, count) of the first records in a row to send; None if there are none."""
@@ -121,7 +132,30 @@ class Portion:
         if first < 0:
             return None
         rest = state[first:] if first else state
-        return self.first + first, len(rest) - len(rest.lstrip(b"\0"))
+        count = len(rest) - len(rest.lstrip(b"\0"))
+        if self._again is not None:
+            alike = bytes([self._again[first]])
+            kinds = self._again[first : first + count]
+            count -= len(kinds.lstrip(alike))
+        return self.first + first, count
+
+    def frames(self, fragment: int, count: int) -> memoryview:
+        """The records of a run that :meth:`next_run` gave, as they are written."""
+        again = self.push.again
+        if again is None or not self.is_again(fragment):
+            return self.encoded.frames(fragment, count)
+        return again[fragment * HEADER_SIZE : (fragment + count) * HEADER_SIZE]
+
+    def is_again(self, fragment: int) -> bool:
+        """Whether the record of a fragment stands for the last one, or did when it was settled."""
+        return self._again is not None and self._again[fragment - self.first] == 1
+
+    def send_whole(self, fragment: int, count: int) -> None:
+        """The shard has nothing that these could stand for: they are to be sent whole."""
+        if self._again is not None:
+            for open in self.open_in(fragment, count):
+                self._again[open - self.first] = 0
+        self.take_back(fragment, count)
 
     def send(self, fragment: int, count: int) -> None:
         """Some records are on their way."""

@@ -255,6 +255,7 @@ class Session:
             records_left_out=outbox.records_left_out,
             payload_bytes=outbox.payload_bytes,
             pushes_acked=outbox.acked,
+            pushes_repeated=outbox.repeated,
             pushes_refused=self.outbox.refused,
             records_duplicate=sum(link.duplicates for link in self.links),
             fetches=self.fetcher.completed,

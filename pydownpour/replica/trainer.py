@@ -27,6 +27,7 @@ from pydownpour.replica.standing import Until
 from pydownpour.replica.switching import Ruling
 from pydownpour.replica.waited import Kind, Waited
 from pydownpour.replica.work import PREFETCH_UNIT_S, Leases, Unit
+from pydownpour.wire import frames
 from pydownpour.wire.messages import Completion, PolicyEntry, ReplicaStats, UnitEntry
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Trainer:
         arrays = self._taken(gradients)
         count = self._note_step(loss, samples)
         actions = self.ruling.rule.after_step(self.steps - 1, self._view())
-        push = yield from self._give(arrays, count, is_pushed=actions.push)
+        push = yield from self._give(arrays, count, actions)
         if push is not None and actions.wait:
             yield from self._await("push", self.outbox.all_settled(push.index))
         elif push is not None and self.must_wait:
@@ -268,13 +269,14 @@ class Trainer:
         self.samples += count
         return count
 
-    def _give(self, arrays: _core.Arrays, samples: int, *, is_pushed: bool) -> Steps[Push | None]:
+    def _give(self, arrays: _core.Arrays, samples: int, actions: Actions) -> Steps[Push | None]:
         """Push or accrue one step's gradient, and step locally; or drop it.
 
         One that is pushed at once is encoded from the user's arrays, and nothing is accrued.
         """
         unit = self.unit
         lease = None if unit is None else unit.lease
+        is_pushed, again = actions.push, actions.again
         at_once = is_pushed and self.accrual.is_empty
         if at_once:
             room, found = yield from self._encode(arrays, self.copy.base)
@@ -285,7 +287,7 @@ class Trainer:
             if at_once:
                 self.memory.keep(room, None)
             self._drop(bad, first)
-            return (yield from self._push()) if is_pushed else None
+            return (yield from self._push(again=again)) if is_pushed else None
         self._dropped_in_a_row = 0
         if unit is not None:
             unit.last_push = self.pushes + 1
@@ -295,8 +297,9 @@ class Trainer:
             self.copy.step(arrays, self.ruling.local_rate)
         if at_once:
             leases = () if lease is None else (lease,)
-            return self._post(arrays, Accrued(self.copy.base, samples, 1, leases), room, found)
-        return (yield from self._push()) if is_pushed else None
+            accrued = Accrued(self.copy.base, samples, 1, leases)
+            return self._post(arrays, accrued, room, found, again=again)
+        return (yield from self._push(again=again)) if is_pushed else None
 
     def _drop(self, bad: int, first: int) -> None:
         """A NaN or Inf is never pushed: the step's gradient is dropped, counted and named."""
@@ -354,19 +357,19 @@ class Trainer:
 
     # -- push and fetch --------------------------------------------------------------------------
 
-    def _push(self) -> Steps[Push | None]:
-        """Hand what is accrued to the outbox; None if there is nothing."""
+    def _push(self, *, again: bool = False) -> Steps[Push | None]:
+        """Hand what is accrued to the outbox, or drop it for the last; None if there is nothing."""
         if self.accrual.is_empty:
             return None
         arrays = self.encoder.whole(self.accrual.sum)
         accrued = self.accrual.take()
         room, found = yield from self._encode(arrays, accrued.base)
-        return self._post(arrays, accrued, room, found)
+        return self._post(arrays, accrued, room, found, again=again)
 
     def _encode(self, arrays: _core.Arrays, base: Base) -> Steps[tuple[EncodedPush, Found]]:
         """Encode the next push, into memory that an earlier one may still be leaving."""
         for old in self.outbox.take_not_applied():
-            self.encoder.not_applied(old.encoded, old.refused_fragments)
+            self.encoder.not_applied(old.encoded, old.unused_fragments)
         room, before = self.memory.take()
         if before is not None and self.encoder.residual is not None:
             # What the next one takes of the residual is taken, or given back, as a whole.
@@ -421,7 +424,13 @@ class Trainer:
                     done[portion] = answered
 
     def _post(
-        self, arrays: _core.Arrays, accrued: Accrued, room: EncodedPush, found: Found
+        self,
+        arrays: _core.Arrays,
+        accrued: Accrued,
+        room: EncodedPush,
+        found: Found,
+        *,
+        again: bool,
     ) -> Push:
         self.underflowed += found.underflowed
         self.pushes += 1
@@ -440,6 +449,17 @@ class Trainer:
         elif most is not None and found.norm > most:
             push.reason = self._too_large(accrued, found, most)
             self.encoder.not_applied(room, range(room.fragments))
+        # The last one is meant: the first push has none, and of those that are open nobody could
+        # say which it will be.
+        if again and 1 < self.pushes == self.outbox.settled + 1:
+            joined, base = self.session.joined, accrued.base.versions.tolist()
+            records = frames.again(
+                replica=joined.replica,
+                incarnation=joined.incarnation,
+                push=push.index,
+                versions=base,
+            )
+            push.again = memoryview(records)
         self.memory.keep(room, None if push.reason else push)
         self.portal.post(self.outbox.push, push)
         return push

@@ -195,6 +195,7 @@ class Rounds:
         """The shard moves: what is due is due elsewhere."""
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._keep_gradients()
 
     def _go_by(self, ruling: Ruling) -> None:
         self._ruling, self._rule, self.policy = ruling, ruling.rule, ruling.entry
@@ -382,6 +383,7 @@ class Rounds:
         self._go_by(self._next_ruling)
         self._next_ruling = None
         self._rule.round = before.rule.round
+        self._keep_gradients()
         self.switches += 1
         log.info(
             "policy %s, version %d, from round %d on; before: %s",
@@ -392,6 +394,11 @@ class Rounds:
         )
         self.on_event("switched", None)
         return True
+
+    def _keep_gradients(self) -> None:
+        """Keep the last one of each replica, or none, as the rule says."""
+        size_max = self._limits.kept_size_max if self._rule.repeats else 0
+        self._store.keep_gradients(size_max)
 
     def _use_up(self) -> None:
         """Close the open round, which is empty: records that were to be added to it come again."""
@@ -433,6 +440,7 @@ class Rounds:
         self._go_by(Ruling.load(state, self._users))
         if self._rule.combines:
             self._store.start_accumulating()
+        self._keep_gradients()
         self._is_closing, self._next = bool(state["closing"]), int(state["next"])
         self.group = int(state["group"])
         clocks = [(int(replica), int(clock)) for replica, clock in state["clocks"]]

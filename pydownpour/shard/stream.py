@@ -172,7 +172,7 @@ class PushHandler:
         return True
 
     def _refused(self, code: frames.Code, records: int) -> None:
-        if code in frames.NOT_NOW:
+        if code in frames.OPEN:
             self.tally.is_postponed = True
         elif code is Code.SUPERSEDED:
             self.shard.count_superseded(records, self.tally)

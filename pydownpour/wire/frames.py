@@ -9,7 +9,8 @@ and checksums are the core's; here are the names of the numbers and one construc
                          samples (u64 each); version = rounds closed here when the parameters were
                          fetched that it was computed from, or the number of the group whose sum it
                          is; flags bit 0 = another run of the same push follows
-    FRAGMENT    replica  one record: seq, fragment, version = base version, dtype, payload
+    FRAGMENT    replica  one record: seq, fragment, version = base version, dtype, payload; flags
+                         bit 0 = no payload: the replica's last record of the fragment once more
     ACK         shard    ``count`` records of push ``seq`` from ``fragment`` on are settled;
                          version = LSN; payload = applied (the rest were duplicates), largest
                          staleness, level of durability (u64 each), the view now; more may follow;
@@ -80,6 +81,8 @@ FETCH_BEGINS: Final = 1
 """Flag of a FETCHED: the answer begins; its last frame is still to come."""
 VIEW_SEND_AGAIN: Final = 1
 """Flag of a VIEW: a push that was turned down may come now."""
+AGAIN: Final = 1
+"""Flag of a FRAGMENT: it has no payload, and stands for the replica's last one."""
 PUSH_CONTINUES: Final = 1
 """Flag of a PUSH: another run of the same push follows."""
 
@@ -123,10 +126,13 @@ class Code(enum.IntEnum):
     NORM = _core.CODE_NORM
     NOT_YET = _core.CODE_NOT_YET
     SUPERSEDED = _core.CODE_SUPERSEDED
+    NOTHING_KEPT = _core.CODE_NOTHING_KEPT
 
 
 NOT_NOW: Final = (Code.WINDOW, Code.FULL, Code.ROUND, Code.NOT_YET)
 """Codes of records that are not refused for good: they may be sent again a little later."""
+OPEN: Final = (*NOT_NOW, Code.NOTHING_KEPT)
+"""With that of records that are to be sent at once, whole: they stay open."""
 
 
 # One of each of these is made for every push, at either end: a named tuple takes half the time of a
@@ -289,6 +295,26 @@ def push(
         version=notice.round,
         aux=U32.unpack(F32.pack(norm))[0],
         payload=PUSH_NOTICE.pack(notice.first_open, notice.clock, notice.samples),
+    )
+
+
+def again(*, replica: int, incarnation: int, push: int, versions: Sequence[int]) -> bytes:
+    """The records of a push that all stand for the replica's last, one behind the other.
+
+    ``versions``: the base of each fragment of the layout, as of any record.
+    """
+    return b"".join(
+        _core.encode_frame(
+            kind=Kind.FRAGMENT,
+            flags=AGAIN,
+            dtype=_core.DTYPE_F32,
+            replica=replica,
+            incarnation=incarnation,
+            seq=push,
+            fragment=fragment,
+            version=version,
+        )
+        for fragment, version in enumerate(versions)
     )
 
 

@@ -297,6 +297,8 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     units: Count = 0
     pushes_sent: Count = 0
     pushes_acked: Count = 0
+    pushes_repeated: Count = 0
+    """Of those, in which a shard took the gradient of an earlier one again."""
     pushes_refused: Count = 0
     pushes_silent: Count = 0
     """Pushes of which the job's codec had nothing to say: they were not sent, and their gradients

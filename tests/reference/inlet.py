@@ -19,7 +19,7 @@ from tests.reference import codecs, frames, numbers, windows
 
 ELEMENT_SIZES = {1: 4, 2: 8, 3: 2, 4: 2}
 FOR_SHARD = {1, 2, 5, 8, 9, 10, 11}
-FLAGS_KNOWN = {1: 1}
+FLAGS_KNOWN = {1: 1, 2: 1}
 Taken: TypeAlias = dict[str, Any]
 """How a push is taken: what ``accept`` was given."""
 
@@ -36,6 +36,10 @@ class Rules:
     """A replica's word moves the floor no further than it has announced."""
     norm: bool = True
     """A gradient that is larger than the job allows is refused."""
+    once_again: bool = True
+    """One that stands for the last is applied once, too."""
+    keep_last: bool = True
+    """What it stands for is the last that was taken, of the same life."""
     apply_first: bool = True
     """A record is reported as settled only when it is applied."""
 
@@ -78,6 +82,8 @@ class Shard:
         self.real, self.rules, self.codec, self.max_norm = real, rules, codec, max_norm
         self._pasts: dict[int, windows.Shard] = {}
         self._last_lsn: dict[int, int] = {}
+        self._kept: dict[tuple[int, int], frames.Frame] | None = None
+        """By (replica, fragment); None: nothing is kept."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -89,6 +95,10 @@ class Shard:
             bounded = self.rules.bound_floor
             self._pasts[key] = windows.Shard(own_fragments(self.real), bounded=bounded)
         return self._pasts[key]
+
+    def keep_gradients(self, size_max: int) -> None:
+        """Keep the last record of each fragment and replica, or none."""
+        self._kept = {} if size_max else None
 
     def admit(
         self,
@@ -120,7 +130,9 @@ class Shard:
             return Refusal(header.seq, header.fragment, _core.CODE_FENCED)
         past = self._past(header.incarnation)
         verdict = past.settle(header.replica, header.incarnation, header.seq, header.fragment)
-        if verdict == "duplicate" and not self.rules.dedupe:
+        is_again = bool(header.flags & 1)
+        dedupes = self.rules.dedupe and (self.rules.once_again or not is_again)
+        if verdict == "duplicate" and not dedupes:
             verdict = "applied"
         if verdict == "duplicate":
             return False, self._last_lsn.get(header.replica, 0), 0
@@ -128,11 +140,23 @@ class Shard:
             codes = {"elsewhere": 4, "fenced": 6, "unknown": 7, "window": 8}
             return Refusal(header.seq, header.fragment, codes[verdict])
         before = self.real.version(header.fragment)
-        refusal = self._apply(header, taken)
+        kept = self._kept if self._kept is not None else {}
+        key = (header.replica, header.fragment)
+        refusal: Refusal | None
+        last = kept.get(key)
+        if is_again and (last is None or last.incarnation != header.incarnation):
+            refusal = Refusal(header.seq, header.fragment, _core.CODE_NOTHING_KEPT)
+        else:
+            record = header if last is None or not is_again else last
+            refusal = self._apply(record, taken)
+            header = dataclasses.replace(header, version=record.version)
+            is_kept = not is_again and (self.rules.keep_last or last is None)
+            if refusal is None and self._kept is not None and is_kept:
+                self._kept[key] = record
         if refusal is not None:
             # Nothing happened: the record may come again.
-            record = (header.incarnation, header.seq, header.fragment)
-            past.replicas[header.replica].applied.discard(record)
+            identity = (header.incarnation, header.seq, header.fragment)
+            past.replicas[header.replica].applied.discard(identity)
             return refusal
         self._last_lsn[header.replica] = self.real.lsn
         return True, self.real.lsn, max(0, before - header.version)
@@ -269,7 +293,7 @@ class Inlet(bytearray):
         if kind == 1:
             self._check_push(replica, incarnation, fragment, seq, count)
         if kind == 2:
-            self._check_fragment(replica, incarnation, fragment, seq, codec, dtype, length)
+            self._check_fragment(replica, incarnation, fragment, seq, codec, dtype, length, flags)
         payload = self.data[64 : 64 + length]
         if len(payload) < length:
             return False
@@ -306,13 +330,17 @@ class Inlet(bytearray):
 
     def _check_fragment(
         self, replica: int, incarnation: int, fragment: int, seq: int, codec: int, dtype: int,
-        length: int,
+        length: int, flags: int,
     ) -> None:  # fmt: skip
         push, real = self.push, self.store.real
         if push is None or (replica, incarnation) != (push.replica, push.incarnation):
             raise ValueError("fragment of no push")
         if (seq, fragment) != (push.seq, self.next_fragment):
             raise ValueError("sequence")
+        if flags & 1:
+            if length:
+                raise ValueError("payload of a record that has none")
+            return
         if fragment in own_fragments(real) and dtype in ELEMENT_SIZES and codec == 0:
             if length != elements_of(real, fragment) * ELEMENT_SIZES[dtype]:
                 raise ValueError("length of a fragment")

@@ -29,7 +29,8 @@ from pydownpour.coordinator.silence import Silence
 from pydownpour.coordinator.units import Recorded
 from pydownpour.limits import Limits
 from pydownpour.net.upgrade import StreamProtocol
-from pydownpour.policy import Apply, Decision, PushInfo
+from pydownpour.policy import Apply, Decision, PushInfo, from_wire
+from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces.combine import EveryLive, Share
 from pydownpour.policy.softsync import Softsync
@@ -99,6 +100,8 @@ def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
         self.store = twin.Shard(  # type: ignore[assignment]
             self.store, rules or twin.Rules(), codec, max_norm=assigned.max_norm
         )
+        repeats = from_wire(assigned.policy, *policy[:1]).shard().repeats
+        self.store.keep_gradients(self.limits.kept_size_max if repeats else 0)
 
     kinds = {
         "Settled": (_core.Settled, twin.Settled),
@@ -332,6 +335,20 @@ def any_floor_is_believed(patch: Patch) -> None:
     only_floors(patch)
     use_twin(patch, twin.Rules(bound_floor=False))
     patch.setattr(Link, "_question", lambda *_: None)
+
+
+def repeating(seed: int, plan: str) -> World:
+    """Where half of all gradients are not sent, and the last one is taken again."""
+    policy = BFASGD(c_fetch=0.0, c_push=1.0, deviation=1.0)
+    return swarm.world(seed, plan, policy=policy)
+
+
+def again_counts_twice(patch: Patch) -> None:
+    use_twin(patch, twin.Rules(once_again=False))
+
+
+def the_first_is_taken_again(patch: Patch) -> None:
+    use_twin(patch, twin.Rules(keep_last=False))
 
 
 def finite_lies_are_applied(patch: Patch) -> None:
@@ -691,6 +708,9 @@ MUTATIONS: Final = (
     Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",)),
     Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
     Mutation("finite lies are applied", ("hostile",), finite_lies_are_applied, ("invented",)),
+    Mutation("again counts twice", ("reset",), again_counts_twice, ("twice",), repeating),
+    Mutation("the first is taken again", ("calm",), the_first_is_taken_again,
+             ("lost", "invented"), repeating),
     Mutation("newer maps are ignored", ("moves",), newer_maps_are_ignored, ("ends well",)),
     Mutation("who gives goes on", ("moves",), who_gives_goes_on, ("lost",)),
     Mutation("epochs are not checked", ("moves",), epochs_are_not_checked, ("lost",)),

@@ -75,6 +75,7 @@ def test_a_store_tells_its_lengths() -> None:
     memory = store.memory()
     assert set(memory) == {
         "parameters", "state", "accumulators", "spare", "table", "history", "pinned", "decoded",
+            "kept",
     }  # fmt: skip
     assert memory["parameters"] >= 4 * LEN
 

@@ -16,6 +16,8 @@ from pydownpour.errors import ConfigError
 from pydownpour.policy import Actions, Apply, ClusterView, Policy, PushInfo, check
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.downpour import Downpour
+from pydownpour.testing import Check
+from tests.reference.optimizers import Fragment
 
 
 def fetches(policy: BFASGD, r: float, deviation: float) -> bool:
@@ -54,10 +56,24 @@ def test_where_a_fetch_costs_nothing_nothing_is_left_to_chance() -> None:
     assert BFASGD().shard().announce(push, ClusterView()) == Apply()
 
 
+def test_pushes_and_fetches_have_a_draw_each() -> None:
+    rule = BFASGD(c_push=1.0, c_fetch=3.0, deviation=1.0, eps=1e-12).replica()
+    assert rule.draws == 2
+    for push, fetch in [(0.4, 0.2), (0.4, 0.3), (0.6, 0.2), (0.6, 0.3)]:
+        actions = rule.after_step(1, ClusterView(draws=(push, fetch)))
+        expected = Actions(push=True, fetch=fetch < 0.25, wait=True, again=push > 0.5)
+        assert actions == expected
+    only_pushes = BFASGD(c_push=1.0, c_fetch=0.0, deviation=1.0, eps=1e-12).replica()
+    assert only_pushes.draws == 1
+    assert only_pushes.after_step(1, ClusterView(draws=(0.6,))).again
+    assert (BFASGD(c_push=1.0).shard().repeats, BFASGD().shard().repeats) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"c_fetch": -0.1}, "c_fetch=-0.1"),
+        ({"c_push": float("nan")}, "c_push=nan"),
         ({"eps": 0.0}, "eps=0 "),
         ({"deviation": -1.0}, "deviation=-1"),
         ({"overlap": "yes"}, "overlap='yes'"),
@@ -126,3 +142,55 @@ def test_replicas_hear_of_the_deviation_and_fetch_less(tmp_path: Path) -> None:
         assert report["pushes"]["applied"] == 40
         counts.append(sum(one["fetches"] for one in report["replicas"]))
     assert counts[0] > counts[1] > counts[2] > 0
+
+
+def test_dropped_pushes_are_applied_and_do_not_travel(tmp_path: Path) -> None:
+    """Each push is applied; of those whose gradient is not sent the headers travel."""
+    sent, repeated = [], []
+    for cost in (0.0, 1.0, 50.0):
+        policy = BFASGD(c_fetch=0.0, c_push=cost, deviation=1.0)
+        report, _ = trained(policy, tmp_path / f"{cost}", seed=2)
+        assert report["pushes"]["applied"] == report["pushes"]["acked"] == 40
+        assert report["units"] == 10
+        sent.append(sum(one["bytes_received"] for one in report["shards"]))
+        repeated.append(report["pushes"]["repeated"])
+    assert repeated[0] == 0 < repeated[1] < repeated[2] <= 37, "each of three replicas sends one"
+    payload = 700 * 4
+    for some, count in zip(sent[1:], repeated[1:], strict=True):
+        assert sent[0] - some == pytest.approx(count * payload, rel=0.1)
+
+
+def test_where_nothing_fits_everything_is_sent(tmp_path: Path) -> None:
+    """No shard has room for a gradient: as if pushes cost nothing, but for what is asked first."""
+    policy = BFASGD(c_fetch=0.0, c_push=50.0, deviation=1.0)
+    limits_of = limits.Limits(kept_size_max=0)
+    report = dp.simulate(job(policy), replicas=3, shards=2, seed=2, limits=limits_of)
+    assert (report["pushes"]["applied"], report["pushes"]["repeated"]) == (40, 0)
+
+
+def test_one_replica_is_sequential_with_its_last_gradient_to_the_bit(tmp_path: Path) -> None:
+    """Which pushes were dropped is read from what travelled; the rest is a few lines of numpy."""
+    again: list[bool] = []
+
+    class Watch(Check):
+        name = "what was sent again"
+
+        def pushed(self, life: Any, push: Any) -> None:
+            again.append(push.again is not None)
+
+    chain = dp.chain(dp.FASGD(), dp.SGD(lr=0.01))
+    policy = BFASGD(c_fetch=0.0, c_push=1.0, deviation=1.0)
+    report = dp.simulate(
+        job(policy, chain), replicas=1, shards=2, seed=3, checks=[Watch], run_folder=tmp_path / "r"
+    )
+    w = safetensors.numpy.load_file(tmp_path / "r" / "parameters.safetensors")["w"]
+    slow = Fragment(chain.parts(), np.linspace(-1, 1, 700, dtype=np.float32))
+    order = [int(i) for i in job(policy).data.indices(0, 0, 40)]  # type: ignore[union-attr]
+    last, base = np.zeros(700, np.float32), 0
+    for step, (sample, is_again) in enumerate(zip(order, again, strict=True)):
+        if not is_again:
+            noise = np.random.default_rng(sample).standard_normal(700)
+            last, base = (slow.w + noise).astype(np.float32), step
+        slow.take(last, base_version=base)
+    assert sum(again) == report["pushes"]["repeated"] > 5
+    np.testing.assert_array_equal(w, slow.w)

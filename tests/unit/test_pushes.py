@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydownpour import _core
 from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.pushes import Base, Portion, Push
+from pydownpour.wire import frames
 
 
 def make_portion(count: int) -> Portion:
@@ -121,3 +123,24 @@ def test_what_a_push_leaves_out_is_settled_and_never_sent(count: int, left_out: 
     assert [f for first, n in runs(portion) for f in range(first, first + n)] == there
     assert portion.settle(11, count) == len(there)
     assert portion.open == 0
+
+
+def test_a_record_that_stands_for_the_last_is_sent_whole_where_there_is_none() -> None:
+    encoded = EncodedPush(192 * 20, 192, 20)
+    push = Push(3, encoded, Base(rounds=(4,)), 1, 1, 0.0)
+    push.again = memoryview(frames.again(replica=1, incarnation=2, push=3, versions=range(20)))
+    portion = Portion(push, range(11, 17))
+    assert list(runs(portion)) == [(11, 6)]
+    said = _core.scan_frames(portion.frames(11, 6))
+    told = [(f.fragment, f.seq, f.version, f.flags, f.length) for f in said]
+    assert told == [(11 + i, 3, 11 + i, frames.AGAIN, 0) for i in range(6)]
+    portion.settle(11, 1)
+    portion.send_whole(11, 1)  # said too late: it has its answer
+    portion.send_whole(13, 2)
+    assert [portion.is_again(f) for f in range(11, 17)] == [True, True, False, False, True, True]
+    assert list(runs(portion)) == [(13, 2)]
+    assert portion.frames(13, 2) == encoded.frames(13, 2)
+    # Another connection: each as it was, in runs of one kind.
+    portion.rewind()
+    assert list(runs(portion)) == [(12, 1), (13, 2), (15, 2)]
+    assert portion.in_doubt(13, 2) == 2

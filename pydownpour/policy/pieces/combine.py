@@ -31,10 +31,12 @@ class Each(ShardRule):
 
     Args:
         scale: What each fragment's gradient is multiplied by.
+        repeats: Replicas may want their last one applied again.
     """
 
-    def __init__(self, scale: Scale = AS_IT_IS) -> None:
+    def __init__(self, scale: Scale = AS_IT_IS, *, repeats: bool = False) -> None:
         self._apply = Apply(scale)
+        self.repeats = repeats
 
     def announce(self, push: PushInfo, view: ClusterView) -> Decision:
         return self._apply

@@ -39,7 +39,8 @@ class RunFree:
 
     def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
         """What it is time for, at once."""
-        return Actions(push=turn.push, fetch=turn.fetch, wait=not self.overlap)
+        again, wait = turn.again, not self.overlap
+        return Actions(push=turn.push, fetch=turn.fetch, wait=wait, again=again)
 
 
 @final

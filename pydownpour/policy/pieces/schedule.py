@@ -13,6 +13,7 @@ class Turn(NamedTuple):
 
     push: bool
     fetch: bool
+    again: bool = False
 
 
 class Schedule(Protocol):
@@ -51,26 +52,38 @@ class Every:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Thrift:
-    """Push after each step; fetch where it is likely to be worth its bytes.
+    """Push and fetch after each step where it is likely to be worth its bytes.
 
-    A fetch is asked for when ``r < 1 / (1 + cost / (deviation + eps))``, r drawn alike from [0, 1):
-    the more gradients differ, and the less it costs, the more likely. Odena 2016, section 2.3.
+    A gradient or parameters travel when ``r < 1 / (1 + cost / (deviation + eps))``, r drawn alike
+    from [0, 1): the more gradients differ, and the less it costs, the more likely. In place of a
+    gradient that does not travel the last one is taken again. Odena 2016, section 2.3.
 
     Attributes:
-        cost: Of a fetch, in deviations; 0 fetches always.
+        push, fetch: The cost of each, in deviations; what costs 0 always travels.
         eps: Keeps the chance above 0 where gradients do not differ at all, > 0.
         deviation: In place of what the view says; None: that.
     """
 
-    cost: float
+    push: float
+    fetch: float
     eps: float
     deviation: float | None = None
-    draws: ClassVar[int] = 1
+
+    @property
+    def draws(self) -> int:
+        """One for each thing that may not travel."""
+        return (self.push > 0) + (self.fetch > 0)
 
     def turn(self, clock: int, view: ClusterView) -> Turn:
         """As the class says."""
-        deviation = view.deviation if self.deviation is None else self.deviation
-        return Turn(True, view.draws[0] < 1 / (1 + self.cost / (deviation + self.eps)))
+        draws = iter(view.draws)
+        told = view.deviation if self.deviation is None else self.deviation
+
+        def travels(cost: float) -> bool:
+            return cost == 0 or next(draws) < 1 / (1 + cost / (told + self.eps))
+
+        again = not travels(self.push)
+        return Turn(push=True, fetch=travels(self.fetch), again=again)
 
 
 EVERY_STEP: Final = Every()

@@ -53,6 +53,7 @@ class Life:
     Attributes:
         pushed: What it pushed and is not wholly answered, oldest first.
         residual: With a codec, what its pushes were given and do not say.
+        kept: Of each fragment, what its shard took last of it that was sent whole.
     """
 
     process: SimProcess
@@ -61,6 +62,7 @@ class Life:
     trainer: Trainer
     pushed: list[Pushed] = dataclasses.field(default_factory=list)
     residual: Any = 0.0
+    kept: dict[int, NDArray[np.float32]] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.process.name} ({self.replica}.{self.incarnation})"
@@ -75,11 +77,23 @@ class Mark:
     amount: float
     portion: Portion
     fragment: int
+    again: bool = False
+    """It adds so much if the record stands for the last one; else if it does not."""
 
     @property
     def is_settled(self) -> bool:
-        """The replica was told that the record is applied."""
-        return self.portion.is_settled(self.fragment)
+        """The replica was told that the record is applied, and this is what it adds."""
+        return self.portion.is_settled(self.fragment) and self.is_meant
+
+    @property
+    def is_meant(self) -> bool:
+        """This is what the record adds, as far as its replica knows."""
+        return self.portion.is_again(self.fragment) == self.again
+
+    @property
+    def may_count(self) -> bool:
+        """It was added, or may be yet."""
+        return self.is_meant or not self.portion.is_settled(self.fragment)
 
 
 @final
@@ -90,9 +104,27 @@ class Pushed:
     life: Life
     push: Push
     marks: list[Mark]
+    amounts: NDArray[np.float32]
+    fragment_len: int
 
     def __str__(self) -> str:
         return f"push {self.push.index} of {self.life}"
+
+    def settle(self) -> None:
+        """All of it is answered: what was sent whole is what its shards keep."""
+        for portion in self.push.portions:
+            for fragment in range(portion.first, portion.first + portion.count):
+                if not portion.is_again(fragment):
+                    start = fragment * self.fragment_len
+                    self.life.kept[fragment] = self.amounts[start : start + self.fragment_len]
+
+    def repeated(self) -> NDArray[np.float32]:
+        """What it adds where it stands for the last one."""
+        found = np.zeros_like(self.amounts)
+        for fragment, amounts in self.life.kept.items():
+            start = fragment * self.fragment_len
+            found[start : start + len(amounts)] = amounts
+        return found
 
 
 @final
@@ -248,24 +280,37 @@ class Oracle:
 
     def pushed(self, life: Life, push: Push, portions: list[Portion]) -> None:
         """A push is on its way; ``portions`` are its records at each shard."""
-        one = Pushed(life, push, [])
-        amounts = -self._received(push, life.trainer.session.joined.fragment_len)
+        length = life.trainer.session.joined.fragment_len
+        amounts = -self._received(push, length)
+        one = Pushed(life, push, [], amounts, length)
         self._check_residual(life, push, amounts)
+        self._book(one, amounts, portions, again=False)
+        if push.again is not None:
+            # All before it are answered, so what its shards keep is known.
+            self.absorb()
+            self._book(one, one.repeated(), portions, again=True)
+        life.pushed.append(one)
+        self._open[one] = None
+
+    def _book(
+        self, one: Pushed, amounts: NDArray[np.float32], portions: list[Portion], *, again: bool
+    ) -> None:
+        """Note what a push adds where, if it is sent whole, or if it stands for the last one."""
+        life = one.life
         places = np.flatnonzero(amounts)
         self.sent[places] += amounts[places]
         for link, portion in zip(life.trainer.session.links, portions, strict=True):
             start, stop = link.entry.start, link.entry.start + link.entry.len
             is_late = self._fences.get((link.entry.index, life.replica), 0) > life.incarnation
             for e in map(int, places[(places >= start) & (places < stop)]):
-                one.marks.append(Mark(e, float(amounts[e]), portion, e // link.fragment_len))
+                fragment = e // link.fragment_len
+                one.marks.append(Mark(e, float(amounts[e]), portion, fragment, again))
                 users = self._by_element.setdefault(e, [])
                 users.append(one)
                 if len(users) > 1:
                     self._frozen.pop(e, None)  # nobody could say whose change it is
                 elif is_late and not self._sums_outlive:
                     self._frozen[e] = (0.0, one)
-        life.pushed.append(one)
-        self._open[one] = None
 
     def _received(self, push: Push, length: int) -> NDArray[np.float32]:
         """What a shard makes of a push's bytes, which are of float32 or a codec's."""
@@ -301,8 +346,12 @@ class Oracle:
             if one.push.refused:
                 self.wrong.append(f"{one} was refused: {one.push.reason}")
                 continue
+            one.settle()
             for mark in one.marks:
-                self.low[mark.element] += mark.amount
+                if mark.is_meant:
+                    self.low[mark.element] += mark.amount
+                else:
+                    self.sent[mark.element] -= mark.amount
 
     def fenced(self, shard: Shard, replica: int, incarnation: int) -> None:
         """A shard has heard a newer incarnation: what older ones left open there stays as it is."""
@@ -328,7 +377,7 @@ class Oracle:
         low, high = self.low.copy(), self.low.copy()
         for one in self._open:
             for mark in one.marks:
-                high[mark.element] += mark.amount
+                high[mark.element] += mark.amount if mark.may_count else 0.0
                 if mark.is_settled:
                     low[mark.element] += mark.amount
         low, high = low[start:stop], high[start:stop]

@@ -6,6 +6,9 @@ applied, however a policy accrues it, and each element stands between two books:
 
     units recorded as complete that hold the sample   <=   value   <=   leases given of such units
 
+Where a policy lets shards take an earlier gradient again in place of one, the samples of both may
+be off by that one: what was dropped counts as done.
+
 Too little is work that was recorded and whose gradient is nowhere; too much is a gradient that was
 applied twice. Where no unit was lent twice both books are equal: then each sample counts exactly
 once for each recorded pass.
@@ -19,11 +22,13 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import limits
+from pydownpour import _core, limits
 from pydownpour.job import Job, Work
 from pydownpour.optimizers import SGD
 from pydownpour.policy import Policy
 from pydownpour.policy.downpour import Downpour
+from pydownpour.replica.pushes import Push
+from pydownpour.sim.checks.oracle import Life, Pushed
 from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer
 
 NAMED_MAX: Final = 3
@@ -62,7 +67,12 @@ class SampleOracle:
         """Per sample, completions that counted."""
         self.lent: NDArray[np.int64] = np.zeros(samples, np.int64)
         """Per sample, leases given."""
+        self.dropped: NDArray[np.float64] = np.zeros(samples)
+        """Per sample, how often another gradient may have been taken in place of its own."""
+        self.repeated: NDArray[np.float64] = np.zeros(samples)
+        """Per sample, how often its gradient may have been taken again."""
         self._leases: set[int] = set()
+        self._open: list[Pushed] = []
         self.work = Work(samples, unit=unit, passes=passes, seed=1, backup=backup)
         self.job = Job(
             parameters={"counts": np.zeros(samples, np.float32)},
@@ -93,6 +103,26 @@ class SampleOracle:
         start = unit * self.work.unit
         return self.work.indices(pass_index, start, min(start + self.work.unit, self.work.len))
 
+    def pushed(self, life: Life, push: Push) -> None:
+        """A push is on its way; maybe in place of it an earlier one is taken again.
+
+        Where a policy brings a codec none is.
+        """
+        if self.job.codec is not None:
+            return
+        for one in [one for one in self._open if one.push.open_portions == 0]:
+            self._open.remove(one)
+            one.settle()
+        frames = _core.scan_frames(push.encoded.memory)
+        dtype = {_core.DTYPE_F32: np.float32, _core.DTYPE_F16: np.float16}
+        pieces = [np.frombuffer(frame.payload, dtype[frame.dtype]) for frame in frames]
+        amounts = -np.concatenate(pieces).astype(np.float32)
+        one = Pushed(life, push, [], amounts, life.trainer.session.joined.fragment_len)
+        if push.again is not None:
+            self.dropped += amounts
+            self.repeated += one.repeated()
+        self._open.append(one)
+
     def leased(self, answer: LeaseAnswer) -> None:
         """The coordinator lent units; a lease that is offered again is still the same."""
         for entry in answer.units:
@@ -111,8 +141,14 @@ class SampleOracle:
         """What is wrong with a shard's parameters (elements ``start`` on), in words."""
         stop = start + len(values)
         for wrong, words in (
-            (values < self.recorded[start:stop], "recorded as complete and never applied"),
-            (values > self.lent[start:stop], "applied more often than it was lent"),
+            (
+                values < self.recorded[start:stop] - self.dropped[start:stop],
+                "recorded as complete and never applied",
+            ),
+            (
+                values > self.lent[start:stop] + self.repeated[start:stop],
+                "applied more often than it was lent",
+            ),
             (values != np.floor(values), "applied by half"),
         ):
             places = np.flatnonzero(wrong)

@@ -100,6 +100,10 @@ class SamplesCount(Check):
 
     name = "recorded samples are applied"
 
+    def pushed(self, life: Life, push: Push) -> None:
+        if self.watched.samples is not None:
+            self.watched.samples.pushed(life, push)
+
     def leased(self, message: LeaseRequest, answer: LeaseAnswer) -> None:
         if self.watched.samples is not None:
             self.watched.samples.leased(answer)

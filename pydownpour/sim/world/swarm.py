@@ -76,7 +76,12 @@ def _downpour(rng: random.Random) -> Downpour:
 
 
 def _bfasgd(rng: random.Random) -> Policy:
-    return BFASGD(c_fetch=rng.choice((0.0, 1.0, 4.0)), deviation=1.0, overlap=rng.random() < 0.5)
+    return BFASGD(
+        c_fetch=rng.choice((0.0, 1.0, 4.0)),
+        c_push=rng.choice((0.0, 0.5, 2.0)),
+        deviation=1.0,
+        overlap=rng.random() < 0.3,
+    )
 
 
 def _hard_sync(rng: random.Random) -> Policy:

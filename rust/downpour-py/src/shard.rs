@@ -342,6 +342,11 @@ impl Shard {
         })
     }
 
+    /// Keep each replica's last gradient, so many bytes of them at most.
+    fn keep_gradients(&self, size_max: usize) {
+        self.shard.keep_gradients(size_max);
+    }
+
     /// Verdict for a run of a push's fragments, in one word.
     #[allow(clippy::too_many_arguments, reason = "the fields of an announcement")]
     fn admit(
@@ -484,6 +489,7 @@ impl Shard {
             ("history", memory.history),
             ("pinned", memory.pinned),
             ("decoded", self.shard.decoded_bytes()),
+            ("kept", self.shard.kept_bytes()),
         ])
     }
 }

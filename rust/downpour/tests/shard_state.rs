@@ -148,6 +148,7 @@ fn settle(shards: &[Shard], replica: u32, push: u64, fragment: u32) -> Result<An
     let verdict = shard.admit(&run);
     assert!(matches!(verdict, Verdict::New | Verdict::Done), "{verdict:?}");
     shard.settle(&Record {
+        again: false,
         replica,
         incarnation: 1,
         push,

@@ -115,6 +115,7 @@ impl Kind {
         match self {
             Self::Ack => FLAG_PUSH_COMPLETE,
             Self::Push => FLAG_PUSH_CONTINUES,
+            Self::Fragment => FLAG_FRAGMENT_AGAIN,
             Self::Fetched => FLAG_FETCH_BEGINS,
             Self::View => FLAG_VIEW_SEND_AGAIN,
             _ => 0,
@@ -127,6 +128,9 @@ pub const FLAG_PUSH_COMPLETE: u32 = 1;
 
 /// PUSH flag: another run of the same push follows this one.
 pub const FLAG_PUSH_CONTINUES: u32 = 1;
+
+/// FRAGMENT flag: the record has no payload, and stands for its replica's last one.
+pub const FLAG_FRAGMENT_AGAIN: u32 = 1;
 
 /// FETCHED flag: the answer begins, its last frame is still to come.
 pub const FLAG_FETCH_BEGINS: u32 = 1;
@@ -168,11 +172,13 @@ pub enum Code {
     WrongEpoch = 14,
     /// Others have changed the fragment since the record's base: it is not for this version.
     Superseded = 15,
+    /// The record says "again", and nothing is kept that it could stand for: send it whole.
+    NothingKept = 16,
 }
 
 impl Code {
     /// Every code, in the order of its number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NonFinite,
         Self::ResultNonFinite,
         Self::Length,
@@ -188,6 +194,7 @@ impl Code {
         Self::NotYet,
         Self::WrongEpoch,
         Self::Superseded,
+        Self::NothingKept,
     ];
 
     /// The number on the wire.
@@ -215,6 +222,7 @@ impl Code {
             Self::NotYet => "NOT_YET",
             Self::WrongEpoch => "WRONG_EPOCH",
             Self::Superseded => "SUPERSEDED",
+            Self::NothingKept => "NOTHING_KEPT",
         }
     }
 }

@@ -38,5 +38,7 @@ mod scan;
 pub use announcement::{ANNOUNCEMENT_SIZE, Announcement};
 pub use error::{Fault, ProtocolError};
 pub use header::{HEADER_SIZE, Header, MAGIC, WIRE_VERSION};
-pub use kind::{Code, FLAG_FETCH_BEGINS, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind};
+pub use kind::{
+    Code, FLAG_FETCH_BEGINS, FLAG_FRAGMENT_AGAIN, FLAG_PUSH_COMPLETE, FLAG_PUSH_CONTINUES, Kind,
+};
 pub use scan::Scan;

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{Event, Frame, InletError, Misuse, Refusal, Settled};
-use crate::frame::{Announcement, Fault, HEADER_SIZE, Header, Kind, ProtocolError};
+use crate::frame::{
+    Announcement, FLAG_FRAGMENT_AGAIN, Fault, HEADER_SIZE, Header, Kind, ProtocolError,
+};
 use crate::kernel::DType;
 use crate::shard::{Answer, Record, Refused, Shard};
 use crate::store::Admission;
@@ -329,6 +331,7 @@ impl ShardInlet {
                 dtype: header.dtype,
                 codec: header.codec,
                 payload,
+                again: header.flags & FLAG_FRAGMENT_AGAIN != 0,
                 admission,
             };
             match shard.settle(&record) {
@@ -418,6 +421,14 @@ fn check_fragment(header: &Header, push: &Push, shard: &Shard) -> Result<(), Fau
             expected_push: push.number,
             expected_fragment: push.next_fragment,
         });
+    }
+    if header.flags & FLAG_FRAGMENT_AGAIN != 0 {
+        let (kind, size, expected) = (header.kind, header.length, 0);
+        return if size == 0 {
+            Ok(())
+        } else {
+            Err(Fault::PayloadMismatch { kind, size, expected })
+        };
     }
     // Another shard's fragment, an unknown dtype or codec is refused record by record: its length
     // says nothing.

@@ -14,6 +14,7 @@
 mod decoded;
 mod export;
 mod fetch;
+mod kept;
 mod rounds;
 
 use std::ops::Range;
@@ -50,6 +51,8 @@ pub struct Record<'a> {
     pub codec: u8,
     /// The elements' bytes; they need no alignment.
     pub payload: &'a [u8],
+    /// It has no payload: what its replica has pushed last of the fragment is to be applied again.
+    pub again: bool,
     /// What was decided about its push.
     pub admission: Admission,
 }
@@ -131,6 +134,7 @@ pub struct Shard {
     joint: fetch::Joint,
     codec: Option<Arc<Codec>>,
     decoded: Scratches,
+    kept: kept::Kept,
     norm_max: Option<f64>,
 }
 
@@ -148,7 +152,8 @@ impl Shard {
         let windows = Windows::new(first_fragment..end);
         let decoded = Scratches::new(store.geometry());
         let (store, gate) = (Arc::new(store), RwLock::new(()));
-        Ok(Self { store, windows, gate, joint, codec: None, decoded, norm_max: None })
+        let kept = kept::Kept::default();
+        Ok(Self { store, windows, gate, joint, codec: None, decoded, kept, norm_max: None })
     }
 
     /// The same, for records that this codec has encoded, too.
@@ -169,6 +174,18 @@ impl Shard {
     #[must_use]
     pub fn decoded_bytes(&self) -> usize {
         self.decoded.bytes()
+    }
+
+    /// Keep each replica's last gradient from now on, so many bytes of them at most, for records
+    /// that say "again"; 0 keeps none.
+    pub fn keep_gradients(&self, size_max: usize) {
+        self.kept.keep_at_most(size_max);
+    }
+
+    /// Bytes of the gradients that are kept.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
     }
 
     /// The same, which refuses records whose gradient's L2 norm is above `norm_max`.
@@ -222,7 +239,9 @@ impl Shard {
     /// Fence and forget whoever left for good; see [`Windows::retire`].
     pub fn retire(&self, next: u32, ranges: &[(u32, u32)]) -> bool {
         let _open = self.enter();
-        self.windows.retire(next, ranges)
+        let is_done = self.windows.retire(next, ranges);
+        self.kept.retain(|replica| !self.windows.is_retired(replica));
+        is_done
     }
 
     /// Whether an id was retired.
@@ -325,15 +344,55 @@ impl Shard {
         place: u32,
         entry: &mut Entry,
     ) -> Result<Answer, Refused> {
+        if record.again {
+            return self.apply_again(record, place, entry);
+        }
         let mut scratch = None;
         let gradient = self.gradient(record, &mut scratch)?;
         self.check_norm(gradient)?;
-        let (received, admission) = (record.received(), &record.admission);
+        let answer = self.take_new(record.received(), gradient, record, place, entry)?;
+        let whose = (record.replica, record.incarnation);
+        let place = (place as usize, self.store.fragments());
+        let level = self.store.optimizer().level();
+        self.kept.keep(level, whose, place, gradient, record.base_version);
+        Ok(answer)
+    }
+
+    /// The same for one that stands for its replica's last gradient.
+    fn apply_again(
+        &self,
+        record: &Record<'_>,
+        place: u32,
+        entry: &mut Entry,
+    ) -> Result<Answer, Refused> {
+        let nothing = || Refused::because(Code::NothingKept);
+        let life = self.kept.of(record.replica).ok_or_else(nothing)?;
+        let life = kept::lock(&life);
+        let last = life.last(record.incarnation, place as usize).ok_or_else(nothing)?;
+        let received = Received {
+            base_version: last.base_version,
+            dtype: DType::F32 as u8,
+            codec: codec::NONE,
+            payload: bytemuck::cast_slice(&last.values),
+            ..record.received()
+        };
+        self.take_new(received, Gradient::F32(&last.values), record, place, entry)
+    }
+
+    fn take_new(
+        &self,
+        received: Received<'_>,
+        gradient: Gradient<'_>,
+        record: &Record<'_>,
+        place: u32,
+        entry: &mut Entry,
+    ) -> Result<Answer, Refused> {
+        let admission = &record.admission;
         let applied = self.store.take_received(place as usize, gradient, received, admission)?;
         entry.complete(record.push, place, applied.lsn);
         Ok(Answer::Applied {
             lsn: applied.lsn,
-            staleness: applied.version_before.saturating_sub(record.base_version),
+            staleness: applied.version_before.saturating_sub(received.base_version),
         })
     }
 
