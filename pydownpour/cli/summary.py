@@ -62,7 +62,7 @@ def _counts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"({report.get('samples_per_s', 0.0):,.0f} samples/s)",
         ))  # fmt: skip
     if pushes := report.get("pushes"):
-        rare = ("silent", "unheard")
+        rare = ("repeated", "silent", "unheard")
         told = {what: count for what, count in pushes.items() if count or what not in rare}
         rows.append(("pushes", ", ".join(f"{count:,} {what}" for what, count in told.items())))
     rows += _losses_and_gradients(report)

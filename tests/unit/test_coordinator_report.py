@@ -124,8 +124,8 @@ def test_the_reports_counts_agree() -> None:
     assert (report["seconds"], report["samples_per_s"]) == (4.0, 5.0)
     pushes = report["pushes"]
     assert pushes == {
-        "sent": 9, "acked": 8, "applied": 8, "duplicate": 1, "refused": 1, "silent": 0,
-        "unheard": 0,
+        "sent": 9, "acked": 8, "repeated": 0, "applied": 8, "duplicate": 1, "refused": 1,
+        "silent": 0, "unheard": 0,
     }  # fmt: skip
     assert pushes["sent"] == pushes["applied"] + pushes["refused"]
     assert sum(report["staleness"]["histogram"].values()) == pushes["acked"]
