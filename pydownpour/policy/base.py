@@ -95,7 +95,7 @@ class Actions:
         after_round: Each shard answers the fetch when it has closed the round that the parameters
             of this step were for, so that what comes holds the push.
         least_clock: Each shard answers the fetch when every live replica has finished so many
-            steps. 0: at once.
+            steps, in this replica's own as the view's are. None: at once.
         again: Of a push: each shard takes the last gradient that it had of this replica once more,
             in place of what is accrued, which is dropped. That travels only where a shard has none
             (``ShardRule.repeats``), and to all shards while an earlier push has no answer.
@@ -105,7 +105,7 @@ class Actions:
     fetch: bool
     wait: bool = False
     after_round: bool = False
-    least_clock: int = 0
+    least_clock: int | None = None
     again: bool = False
 
 

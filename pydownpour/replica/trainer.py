@@ -153,9 +153,9 @@ class Trainer:
         rounds: tuple[int, ...] = ()
         if actions.after_round and push is not None and not push.reason:
             rounds = tuple(round + 1 for round in push.base.rounds)
-        least = actions.least_clock + self._head_start if actions.least_clock else 0
+        least = 0 if actions.least_clock is None else actions.least_clock + self._head_start
         apart = self.ruling.rule.land == "redo"
-        return Gate(rounds, least, self.told_clock, apart, self.ruling.version)
+        return Gate(rounds, max(0, least), self.told_clock, apart, self.ruling.version)
 
     def _view(self) -> ClusterView:
         """What the rule is told of the others, in steps of this replica's own.

@@ -159,7 +159,7 @@ class Play:
             if actions.fetch:
                 m.fetches = True
                 m.needs_round = m.base + 1 if actions.after_round else 0
-                m.needs_clock = actions.least_clock
+                m.needs_clock = actions.least_clock or 0
 
     def _settle(self, push: PushInfo) -> None:
         decision = self.rule.announce(push, self.view())

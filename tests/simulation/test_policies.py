@@ -64,6 +64,18 @@ def test_a_policy_in_a_swarm_of_faults(policy: str, first: int, stop: int) -> No
     assert evidence >= (stop - first) * EVIDENCE_MIN or stop - first < BLOCK
 
 
+ONCE_FAILED = [
+    ("ssp", 15, "a replica that came back at the clock of one shard did not wait for another's"),
+    ("ssp", 31, "the same, with updates that came late"),
+]
+
+
+@pytest.mark.parametrize(("policy", "seed", "reason"), ONCE_FAILED)
+def test_what_once_failed(policy: str, seed: int, reason: str) -> None:
+    found, _ = violations(policy, seed)
+    assert not found, f"{reason}: {found}"
+
+
 def test_replay(capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("DOWNPOUR_SEED", "0"))
     policy = os.environ.get("DOWNPOUR_POLICY", "downpour")

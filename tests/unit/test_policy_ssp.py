@@ -19,7 +19,7 @@ def after(policy: SSP, clock: int, copy_clock: int) -> Actions:
 
 
 def test_lazily_a_copy_is_fetched_only_when_it_is_too_old_and_when_all_are_so_far() -> None:
-    """Behind c steps it may be of clock max(0, c - s) at the least."""
+    """Behind c steps it may be of clock c - s at the least."""
     policy = SSP(slack=2)
     on = Actions(push=True, fetch=False)
     assert [after(policy, k, 0) for k in range(2)] == [on, on]

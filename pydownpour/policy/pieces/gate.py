@@ -73,8 +73,7 @@ class Slack:
 
     def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
         """What it is time for; and wait for a fetch if the copy would be too old."""
-        oldest = 0 if self.slack is None else max(0, clock + 1 - self.slack)
-        if view.copy_clock >= oldest:
+        if self.slack is None or view.copy_clock >= (oldest := clock + 1 - self.slack):
             return Actions(push=turn.push, fetch=turn.fetch)
         return Actions(push=turn.push, fetch=True, wait=True, least_clock=oldest)
 

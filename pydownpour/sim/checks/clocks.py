@@ -80,6 +80,10 @@ class ReadsAreWithinSlack(Check):
                         f"shard {index} had"
                     )
 
+    def joined(self, life: Life) -> None:
+        for last in self._last.values():
+            last.pop(life.replica, None)  # it begins where the others are
+
     def gone(self, life: Life) -> None:
         self._clocks.pop(life, None)
 
