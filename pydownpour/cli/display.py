@@ -223,7 +223,9 @@ def _head(view: View, width: int) -> Table:
     for ratio in (None, 1, None):
         row.add_column(ratio=ratio, no_wrap=True)
     passes = f"pass {min(status.pass_index + 1, status.passes)}/{status.passes}  "
-    left = Text.assemble((status.job, "bold"), f"  {passes if status.passes else ''}")
+    left = Text.assemble(
+        (status.job, "bold"), f"  {passes if status.passes else ''}", (view.policy, "dim")
+    )
     if status.state != "running":
         return _waiting(row, left, view)
     eta = f"  {duration(view.eta_s)} left" if view.eta_s is not None else ""

@@ -97,6 +97,15 @@ class View:
     """None before any replica has told a step."""
 
     @property
+    def policy(self) -> str:
+        """The name of the job's policy, and which version it is if it was changed."""
+        if self.status.policy is None:
+            return ""
+        entry = self.status.policy.entry
+        version = f" (version {entry.version})" if entry.version > 1 else ""
+        return f"{entry.settings.get('name', '?')}{version}"
+
+    @property
     def fraction(self) -> float:
         """Of the job's units that are done."""
         return self.status.units_done / self.status.units if self.status.units else 0.0
@@ -112,6 +121,7 @@ class View:
         if self.loss is not None:
             words.append(f"loss {self.loss:.4g}")
         words += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        words += [self.policy] if self.policy else []
         live = [r for r in self.replicas if r.state == "live"]
         if live:
             mean = sum(r.staleness for r in live) / len(live)

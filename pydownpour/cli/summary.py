@@ -61,6 +61,8 @@ def _counts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{report.get('passes', 0)} passes in {duration(report.get('seconds', 0.0))} "
             f"({report.get('samples_per_s', 0.0):,.0f} samples/s)",
         ))  # fmt: skip
+    if len(versions := report.get("policies", [])) > 1:
+        rows.append(("policies", ", then ".join(map(_version, versions))))
     if pushes := report.get("pushes"):
         rare = ("repeated", "silent", "unheard")
         told = {what: count for what, count in pushes.items() if count or what not in rare}
@@ -88,6 +90,12 @@ def _counts(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if report.get("storage") not in (None, "ok", "off"):
         rows.append(("storage", str(report["storage"])))
     return rows
+
+
+def _version(version: Mapping[str, Any]) -> str:
+    """``hardsync from 10,240 samples on``."""
+    words = f" from {version['samples']:,} samples on" if version["samples"] else ""
+    return f"{version['policy']['name']}{words}"
 
 
 def _clocks_and_waits(report: Mapping[str, Any], names: Mapping[int, str]) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ time is virtual and whose sockets lead to each other, so one seed gives one run,
     checks/work.py         of the job: pushes, units, samples, errors, its end
     checks/clocks.py       of a slack: what a copy must hold, who is too far ahead
     checks/rounds.py       of rounds: whole, in order, waited for; full
+    checks/policies.py     of a changed policy: everybody goes over, nobody back
     checks/waits.py        of who waits for whom: it is so, and never for the dead
     checks/files.py        of what the coordinator leaves on its disk
     checks/oracle.py       a job whose parameters count every push

@@ -35,6 +35,17 @@ def test_mnist_reaches_97_percent_in_five_passes(tmp_path: Path, data_folder: Pa
     assert report["accuracy"] >= 0.97
 
 
+def test_three_phases_come_one_after_the_other(tmp_path: Path) -> None:
+    report = run(
+        tmp_path, str(EXAMPLES / "phases.py"), "--shards", "2", "--replicas", "3"
+    ).report  # fmt: skip
+    assert [one["policy"]["name"] for one in report["policies"]] == ["downpour", "ssp", "downpour"]
+    begun = [one["samples"] for one in report["policies"]]
+    assert begun[0] == 0
+    assert all(begin >= until for begin, until in zip(begun[1:], (1347, 13_470), strict=True))
+    assert report["accuracy"] >= 0.94
+
+
 def test_the_oracle_counts_every_push_once(tmp_path: Path) -> None:
     oracle = str(EXAMPLES / "oracle.py")
     env = {"ORACLE_UNITS": "300", "ORACLE_PASSES": "2"}

@@ -684,6 +684,35 @@ def a_base_is_taken_for_durable(patch: Patch) -> None:
     patch.setattr(AckGate, "reached", reached)
 
 
+def what_is_open_at_a_switch_is_dropped(patch: Patch) -> None:
+    close = Rounds._close
+
+    def dropped(self: Rounds) -> bool:
+        if self._next_ruling is not None:
+            for place in range(self._store.fragments):
+                fragment = self._store.first_fragment + place
+                self._store.close_round(fragment, self.round, factor=0.0)
+            self._rule.closed()
+        return close(self)
+
+    patch.setattr(Rounds, "_close", dropped)
+
+
+def what_is_accrued_is_dropped_at_a_switch(patch: Patch) -> None:
+    go_over = Trainer._go_over
+
+    def forgetful(self: Trainer) -> Any:
+        if self.session.coordination.policy.version > self.ruling.version:
+            self.accrual.take()
+        yield from go_over(self)
+
+    patch.setattr(Trainer, "_go_over", forgetful)
+
+
+def replicas_stay_as_they_are(patch: Patch) -> None:
+    patch.setattr(Trainer, "_go_over", lambda self: iter(()))
+
+
 MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
@@ -778,5 +807,11 @@ MUTATIONS: Final = (
              ("lost", "never applied"), swarm.reduced),
     Mutation("the idle stay in groups", ("calm",), the_idle_are_waited_for, ("ends well",),
              swarm.reduced),
+    Mutation("what is open at a switch is dropped", ("switch",),
+             what_is_open_at_a_switch_is_dropped, ("lost",)),
+    Mutation("accrual is dropped at a switch", ("switch",),
+             what_is_accrued_is_dropped_at_a_switch, ("never applied",), swarm.counted),
+    Mutation("replicas stay as they are", ("switch",), replicas_stay_as_they_are,
+             ("two more steps",)),
     Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
 )  # fmt: skip

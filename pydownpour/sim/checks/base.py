@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar, final
 
 from pydownpour.coordinator.service import CoordinatorService
+from pydownpour.policy import Policy
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.state import Shard
 from pydownpour.sim.checks.oracle import Life, Oracle
@@ -33,6 +34,13 @@ class Watched:
     samples: SampleOracle | None = None
     lives: dict[SimProcess, Life] = dataclasses.field(default_factory=dict)
     logged: list[str] = dataclasses.field(default_factory=list)
+
+
+def one_policy(world: Cluster) -> Policy | None:
+    """The job's policy, if it has the same one from its begin to its end."""
+    changes = any(dose.fault == "switch" for dose in world.settings.faults.doses)
+    declared = world.job.policy
+    return declared if isinstance(declared, Policy) and not changes else None
 
 
 class Check:

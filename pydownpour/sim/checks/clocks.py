@@ -13,7 +13,7 @@ from pydownpour.policy.ssp import SSP
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.rounds import Event
 from pydownpour.shard.state import Shard
-from pydownpour.sim.checks.base import Check, Watched
+from pydownpour.sim.checks.base import Check, Watched, one_policy
 from pydownpour.sim.checks.oracle import Life
 
 
@@ -30,7 +30,7 @@ class ReadsAreWithinSlack(Check):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        policy = watched.world.job.policy
+        policy = one_policy(watched.world)
         self._slack = policy.slack if isinstance(policy, SSP) else None
         self._arrived: dict[int, dict[int, NDArray[np.uint64]]] = {}
         """By shard and clock: versions of its fragments that hold every update of that clock."""

@@ -13,7 +13,7 @@ from pydownpour.policy.softsync import Softsync
 from pydownpour.replica.pushes import Push
 from pydownpour.shard.rounds import Event
 from pydownpour.shard.state import Shard
-from pydownpour.sim.checks.base import Check, Watched
+from pydownpour.sim.checks.base import Check, Watched, one_policy
 from pydownpour.sim.checks.oracle import Life
 
 
@@ -125,7 +125,7 @@ class SharesAreFull(Check):
 
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
-        policy = watched.world.job.policy
+        policy = one_policy(watched.world)
         self._policy = policy if isinstance(policy, Softsync) else None
         self._here: dict[int, int] = {}
         """By shard, whichever process has it: gradients of the open round."""

@@ -24,6 +24,7 @@ from pydownpour.sim.checks.base import Check, Watched
 from pydownpour.sim.checks.clocks import ReadsAreWithinSlack
 from pydownpour.sim.checks.files import RunFolderIsTrue
 from pydownpour.sim.checks.oracle import Life, Oracle
+from pydownpour.sim.checks.policies import EverybodyGoesOver
 from pydownpour.sim.checks.roles import (
     BuffersWithinBounds,
     FetchesAreAsNewAsTheySay,
@@ -63,6 +64,7 @@ CHECKS: Final[tuple[type[Check], ...]] = (
     ParametersCountPushes,
     RoundsAreWhole,
     SharesAreFull,
+    EverybodyGoesOver,
     ReadsAreWithinSlack,
     NobodyWaitsForTheDead,
     WhoWaitsIsHeld,

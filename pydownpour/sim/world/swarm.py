@@ -165,7 +165,7 @@ def world(
         faults = dataclasses.replace(faults, storm_s=LONG_WORK_S)
     unit, parameters = rng.randint(1, 4), rng.choice((512, 2048, 8192))
     drawn = _downpour(rng)
-    others = _others(seed, faults)
+    others = _others(seed, faults, policy or drawn)
     # Drawn apart, so that it changes nothing else; each push of one gradient.
     if codec is not None:
         drawn = dataclasses.replace(drawn, push_every=1)
@@ -218,7 +218,7 @@ def counted(
     )
     step_s = WORK_S * replicas * batch / (samples * passes)
     settings = _settings(rng, seed, fault_plan(name), replicas, step_s)
-    policies = (policy or drawn, *_others(seed, settings.faults))
+    policies = (policy or drawn, *_others(seed, settings.faults, policy or drawn))
     settings = dataclasses.replace(settings, policies=policies)
     settings = _reaching_each_other(settings, policy)
     if rng.random() < 0.6:
@@ -239,7 +239,7 @@ def synced(seed: int, name: str, trace: Trace | None = None) -> World:
     return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
 
 
-def _others(seed: int, faults: FaultPlan) -> tuple[Policy, ...]:
+def _others(seed: int, faults: FaultPlan, first: Policy) -> tuple[Policy, ...]:
     """What a job is switched to, if its plan does that: exact sums, and copies of shards alone."""
     if not any(dose.fault == "switch" for dose in faults.doses):
         return ()
@@ -253,7 +253,11 @@ def _others(seed: int, faults: FaultPlan) -> tuple[Policy, ...]:
         land=rng.choice(LANDINGS),
     )
     drawn = [draw(rng) for draw in DRAWN.values()]
-    return accruing, *(one for one in drawn if one.codec() is None and not one.needs_deviation)
+    return tuple(
+        one
+        for one in (accruing, *drawn)
+        if one.codec() is None and not one.needs_deviation and one.reduction() == first.reduction()
+    )
 
 
 def reduced(seed: int, name: str, trace: Trace | None = None) -> World:
