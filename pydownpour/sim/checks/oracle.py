@@ -53,7 +53,8 @@ class Life:
     Attributes:
         pushed: What it pushed and is not wholly answered, oldest first.
         residual: With a codec, what its pushes were given and do not say.
-        kept: Of each fragment, what its shard took last of it that was sent whole.
+        kept: Of each fragment, what its shard took of the newest push that was sent whole.
+        newest: The number of that push.
     """
 
     process: SimProcess
@@ -63,6 +64,7 @@ class Life:
     pushed: list[Pushed] = dataclasses.field(default_factory=list)
     residual: Any = 0.0
     kept: dict[int, NDArray[np.float32]] = dataclasses.field(default_factory=dict)
+    newest: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.process.name} ({self.replica}.{self.incarnation})"
@@ -114,7 +116,9 @@ class Pushed:
         """All of it is answered: what was sent whole is what its shards keep."""
         for portion in self.push.portions:
             for fragment in range(portion.first, portion.first + portion.count):
-                if not portion.is_again(fragment):
+                newest = self.life.newest.get(fragment, 0)
+                if not portion.is_again(fragment) and self.push.index > newest:
+                    self.life.newest[fragment] = self.push.index
                     start = fragment * self.fragment_len
                     self.life.kept[fragment] = self.amounts[start : start + self.fragment_len]
 

@@ -107,6 +107,17 @@ fn again_is_the_last_gradient_of_the_same_life_and_fragment() {
     assert_eq!(values(&shard)[0], 2208.0);
 }
 
+/// A push that was turned down at first may be taken behind a newer one.
+#[test]
+fn the_newest_push_is_the_last_whichever_came_last() {
+    let shard = shard(None);
+    let life = Life { shard: &shard, replica: 1, incarnation: 1 };
+    life.settle(2, FIRST, Some(-10.0), 0).unwrap();
+    life.settle(1, FIRST, Some(-1.0), 0).unwrap();
+    life.again(3, FIRST).unwrap();
+    assert_eq!(values(&shard)[0], 21.0);
+}
+
 #[test]
 fn it_counts_once_and_a_refused_one_may_come_whole_under_its_identity() {
     let shard = shard(None);

@@ -36,6 +36,7 @@ pub(super) struct Life {
 /// A gradient, and the version it was computed from.
 #[derive(Debug)]
 pub(super) struct Last {
+    push: u64,
     pub values: Box<[f32]>,
     pub base_version: u64,
 }
@@ -75,7 +76,7 @@ impl Kept {
     pub(super) fn keep(
         &self,
         level: Level,
-        (replica, incarnation): (u32, u32),
+        (replica, incarnation, push): (u32, u32, u64),
         (place, places): (usize, usize),
         gradient: Gradient<'_>,
         base_version: u64,
@@ -92,6 +93,9 @@ impl Kept {
             life.last.resize_with(places, || None);
         }
         let slot = &mut life.last[place];
+        if slot.as_ref().is_some_and(|last| last.push > push) {
+            return; // it was turned down at first, and a newer one was taken before it
+        }
         if slot.is_none() {
             let size = gradient.len() * size_of::<f32>();
             if self.size.fetch_add(size, Ordering::Relaxed) + size > size_max {
@@ -99,10 +103,13 @@ impl Kept {
                 return;
             }
         }
-        let last = slot
-            .get_or_insert_with(|| Last { values: vec![0.0; gradient.len()].into(), base_version });
+        let last = slot.get_or_insert_with(|| Last {
+            push,
+            values: vec![0.0; gradient.len()].into(),
+            base_version,
+        });
         widen(level, gradient, &mut last.values);
-        last.base_version = base_version;
+        (last.push, last.base_version) = (push, base_version);
     }
 
     fn let_go(&self, life: &mut Life) {

@@ -351,7 +351,7 @@ impl Shard {
         let gradient = self.gradient(record, &mut scratch)?;
         self.check_norm(gradient)?;
         let answer = self.take_new(record.received(), gradient, record, place, entry)?;
-        let whose = (record.replica, record.incarnation);
+        let whose = (record.replica, record.incarnation, record.push);
         let place = (place as usize, self.store.fragments());
         let level = self.store.optimizer().level();
         self.kept.keep(level, whose, place, gradient, record.base_version);
