@@ -116,10 +116,11 @@ class Refused:
 
 @final
 class Admitted(NamedTuple):
-    """A push that is taken, and how."""
+    """A push that is taken, and how; or one of which every record was taken before."""
 
     push: PushInfo
     decision: Apply | Accumulate
+    is_done: bool = False
 
 
 @final
@@ -376,7 +377,7 @@ class Shard:
             return Refused(Code.NORM, f"replica {frame.replica}: {self._too_large(notice.norm)}")
         push = PushInfo(frame.replica, notice.clock, notice.samples, notice.norm, notice.round)
         if verdict == "done":
-            return Admitted(push, Apply())  # nothing of it will be
+            return Admitted(push, Apply(), is_done=True)  # nothing of it will be
         decision = self.rounds.announced(push)
         if isinstance(decision, Refuse):
             return Refused(Code.POLICY, decision.why)
@@ -599,6 +600,8 @@ class PushTally:
     """What its announcement said, if it was taken."""
     policy: int = 0
     """The version of the policy by which it was."""
+    is_done: bool = False
+    """Each record of the run under way was applied before: it is answered, and changes nothing."""
     continues: bool = False
     """Another run of the same push follows."""
     is_postponed: bool = False

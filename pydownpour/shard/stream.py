@@ -126,6 +126,7 @@ class PushHandler:
         answer = self.shard.admit(frame)
         if isinstance(answer, Admitted):
             self.tally.info, self.tally.policy = answer.push, self.shard.rounds.policy.version
+            self.tally.is_done = answer.is_done
             self._accept(answer)
             return None
         self.inlet.skip()
@@ -155,12 +156,16 @@ class PushHandler:
         """Between two records: whether the push under way may still be applied.
 
         Whoever has said of a newer group sees what is applied by then, and nothing comes after.
+        Records that were applied before have their answer, as the first time: without it they
+        would be sent again for ever.
 
         Raises:
             PeerLost: it is a sum of an older one; what is left of it is to be announced again.
         """
         push = self.tally.info
-        if push is not None and self.shard.rounds.is_void(push) and self.settled() is not None:
+        if push is None or self.tally.is_done:
+            return
+        if self.shard.rounds.is_void(push) and self.settled() is not None:
             raise PeerLost(f"group {push.round} of replicas was replaced while it pushed")
 
     def may_come_now(self) -> bool:

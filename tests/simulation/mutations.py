@@ -51,7 +51,7 @@ from pydownpour.shard.filling import Filling
 from pydownpour.shard.gate import EVERY_LSN, AckGate
 from pydownpour.shard.handover import TakingOver
 from pydownpour.shard.rounds import Clocks, Rounds
-from pydownpour.shard.state import Shard
+from pydownpour.shard.state import Admitted, Refused, Shard
 from pydownpour.sim.faults import hostile
 from pydownpour.sim.world import swarm
 from pydownpour.sim.world.world import World
@@ -538,6 +538,17 @@ def old_groups_push_on(patch: Patch) -> None:
     patch.setattr(stream.PushHandler, "check_group", lambda self: None)
 
 
+def old_groups_get_no_answer(patch: Patch) -> None:
+    """What was applied before its group was replaced ends the connection, each time it comes."""
+    admit = Shard.admit
+
+    def anew(self: Shard, frame: _core.Frame) -> Admitted | Refused:
+        answer = admit(self, frame)
+        return answer._replace(is_done=False) if isinstance(answer, Admitted) else answer
+
+    patch.setattr(Shard, "admit", anew)
+
+
 def a_childs_sum_is_forgotten(patch: Patch) -> None:
     """Waited for, and not added."""
     add = reducing.Member._add
@@ -803,6 +814,8 @@ MUTATIONS: Final = (
              ("twice", "more often"), swarm.reduced),
     Mutation("old groups push on", ("zombie", "swarm"), old_groups_push_on,
              ("twice", "more often"), swarm.reduced),
+    Mutation("old groups get no answer", ("moves",), old_groups_get_no_answer,
+             ("ends well",), swarm.reduced),
     Mutation("a child's sum is forgotten", ("calm",), a_childs_sum_is_forgotten,
              ("lost", "never applied"), swarm.reduced),
     Mutation("the idle stay in groups", ("calm",), the_idle_are_waited_for, ("ends well",),

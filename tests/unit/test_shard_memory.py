@@ -8,13 +8,19 @@ from pydownpour import limits
 from pydownpour.errors import ConfigError, LimitExceeded
 from pydownpour.layout import partition
 from pydownpour.optimizers import SGD
+from pydownpour.policy import Policy
 from pydownpour.policy.downpour import Downpour
 from pydownpour.shard.gate import AckGate
 from pydownpour.shard.state import Shard
 from pydownpour.wire.messages import LEVELS, Level, ShardAssigned
 
 
-def shard(length: int, durability: Level = "memory", gate: AckGate | None = None) -> Shard:
+def shard(
+    length: int,
+    durability: Level = "memory",
+    gate: AckGate | None = None,
+    policy: Policy | None = None,
+) -> Shard:
     cut = partition(length, 1)
     return Shard(
         gate=gate,
@@ -31,7 +37,7 @@ def shard(length: int, durability: Level = "memory", gate: AckGate | None = None
             fragment_len=cut.fragment_len,
             fingerprint="",
             optimizer=SGD(lr=1.0).parts(),
-            policy=Downpour().to_wire(),
+            policy=(policy or Downpour()).to_wire(),
             heartbeat_s=1.0,
             job="test",
             durability=durability,

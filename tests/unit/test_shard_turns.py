@@ -17,6 +17,7 @@ import pytest
 
 from pydownpour import _core, limits
 from pydownpour.net.access import Access
+from pydownpour.policy import Policy
 from pydownpour.shard.service import ShardService
 from pydownpour.shard.state import Admitted, Refused, Shard
 from pydownpour.shard.turns import Share, Turns
@@ -142,9 +143,9 @@ class Served:
         return max(self.decided.values())
 
 
-def served_shard(length: int) -> Iterator[Served]:
+def served_shard(length: int, policy: Policy | None = None) -> Iterator[Served]:
     service = ShardService(Access())
-    shard = service._shard = make_shard(length)
+    shard = service._shard = make_shard(length, policy=policy)
     shard.store.load(0, np.zeros(length, np.float32))
     shard.serve(shard.assigned.epoch)
     with serving(service.routes()) as net:
@@ -163,14 +164,16 @@ def large() -> Iterator[Served]:
     yield from served_shard(1 << 20)
 
 
-def announcement(number: int, count: int = 1, replica: int = 1, *, first_open: int = 1) -> bytes:
-    notice = frames.PushNotice(first_open=first_open, clock=1, samples=1, norm=math.inf)
+def announcement(
+    number: int, count: int = 1, replica: int = 1, *, first_open: int = 1, group: int = 0
+) -> bytes:
+    notice = frames.PushNotice(first_open, clock=1, samples=1, norm=math.inf, round=group)
     return frames.push(
         replica=replica, incarnation=1, push=number, fragment=0, count=count, notice=notice
     )
 
 
-def push(number: int) -> bytes:
+def push(number: int, group: int = 0) -> bytes:
     values = np.full(LENGTH, -1.0, np.float32)
     records = [
         _core.encode_frame(
@@ -179,7 +182,7 @@ def push(number: int) -> bytes:
         )
         for fragment in range(FRAGMENTS)
     ]  # fmt: skip
-    return announcement(number, FRAGMENTS) + b"".join(records)
+    return announcement(number, FRAGMENTS, group=group) + b"".join(records)
 
 
 def beyond(count: int, replica: int = 1) -> bytes:
