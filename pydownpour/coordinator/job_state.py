@@ -589,6 +589,9 @@ class JobState:
             counted = [self._record(ledger, message.replica, unit, now) for unit in message.units]
             for failure in message.failures:
                 self._unit_failed(member, failure, now)
+            for lease in message.in_doubt:
+                if (ended := ledger.give_back(member.id, lease)) is not None:
+                    self.note_event(now, "in doubt", replica=member.id, **_returned([ended]))
             self._finish_if_complete(ledger, now)
             self._advance_policy(now)
         answer = CompleteAnswer(counted=counted)

@@ -13,7 +13,7 @@ says what becomes what, and when)::
 so memory is a bitmap a pass and a few words an open lease, however many units there are. A unit
 whose lease ended may be computed twice; whoever completes it first is recorded, the other is told
 that it was not needed. But whoever comes back before its unit was lent to another goes on under
-the lease it had.
+the lease it had, unless it has given that back.
 
 A holder may live and never finish. So a unit that is held ``work.backup`` times longer than units
 usually are is lent to one more replica, when that has nothing else to do: a backup copy, as in
@@ -92,6 +92,8 @@ class Ledger:
         """The live leases of a unit: one, or two of which the second is the backup."""
         self._ended: dict[int, Lease] = {}
         """Leases whose units were returned and not lent since."""
+        self._given_back: set[int] = set()
+        """Those of them that their holders gave back: nobody goes on under them."""
         self._held = HoldTimes(limits)
         self._by_replica: dict[int, dict[int, None]] = {}
         self._answers: dict[int, OrderedDict[int, bool]] = {}
@@ -160,6 +162,8 @@ class Ledger:
             ended = self._ended.get(lease_id)
             if ended is None or (ended.replica, ended.incarnation) != (replica, incarnation):
                 continue
+            if lease_id in self._given_back:
+                continue  # it asked before it gave it back, and was heard only now
             self._take_back(ended)
             self._insert(ended, now)
             self.account(replica).returned -= 1
@@ -210,7 +214,12 @@ class Ledger:
     def _take_back(self, ended: Lease) -> None:
         """A returned unit is lent again."""
         self._open[ended.pass_index].become(ended.unit, "leased")
+        self._over(ended)
+
+    def _over(self, ended: Lease) -> None:
+        """Nobody can go on under it any more."""
         del self._ended[ended.lease]
+        self._given_back.discard(ended.lease)
 
     def _overdue_for(self, replica: int, now: float) -> Lease | None:
         """The unit held longest of those that this replica may have a backup copy of."""
@@ -307,6 +316,22 @@ class Ledger:
         ]
         return [self._return(lease) for lease in over]
 
+    def give_back(self, replica: int, lease_id: int) -> Lease | None:
+        """Nobody can say whether a gradient of this lease was applied: it ends, for good.
+
+        The unit is lent again by another lease, as that of a replica that died is: so the books say
+        that it was computed twice.
+
+        Returns:
+            None if the replica does not hold it by that lease: then it counts for nothing.
+        """
+        held = self._leases.get(lease_id) or self._ended.get(lease_id)
+        if held is None or held.replica != replica:
+            return None
+        ended = self._return(lease_id) if lease_id in self._leases else None
+        self._given_back.update(self._ended.keys() & {lease_id})
+        return ended
+
     def _return(self, lease_id: int) -> Lease:
         lease = self._remove(lease_id)
         if (lease.pass_index, lease.unit) not in self._by_unit:
@@ -393,6 +418,7 @@ class Ledger:
         ):
             return None
         self._return(lease_id)
+        self._given_back.update(self._ended.keys() & {lease_id})
         open_pass = self._open[pass_index]
         times = open_pass.failures[unit] = open_pass.failures.get(unit, 0) + 1
         if times < self._limits.unit_failures_max:
@@ -409,7 +435,7 @@ class Ledger:
         for lease in live:
             self._remove(lease)
         if (ended := open_pass.returned.get(unit)) is not None:
-            del self._ended[ended.lease]
+            self._over(ended)
         open_pass.become(unit, state)
         return live
 
@@ -530,6 +556,7 @@ class Ledger:
                 for p in self._open.values()
             ],
             "leases": [_lease_out(x) for x in self._leases.values()],
+            "given_back": sorted(self._given_back),
             "answers": [
                 [replica, [[lease, counted] for lease, counted in answers.items()]]
                 for replica, answers in self._answers.items()
@@ -560,6 +587,7 @@ class Ledger:
             restored.failures = {unit: times for unit, times in entry["failures"]}
             restored.aside = set(entry["aside"])
             self._open[restored.pass_index] = restored
+        self._given_back = set(state["given_back"])
         self.attempts_max = state["attempts_max"]
         self.backups = state["backups"]
         for out in state["leases"]:

@@ -104,7 +104,8 @@ UNIT: Final[Table[UnitState]] = Table(
     {
         "fresh": {"leased": "it is lent for the first time"},
         "leased": {
-            "returned": "its last lease ended: it ran out, its holder left, died or failed at it",
+            "returned": "its last lease ended: it ran out, its holder left, died, failed at it or "
+            "cannot say what was applied",
             "done": "a holder completed it",
             "aside": "the user's code failed at it unit_failures_max times",
         },

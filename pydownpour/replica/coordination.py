@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar, final
 
 import pydownpour
@@ -167,15 +167,19 @@ class Coordination:
         return answer
 
     async def complete(
-        self, units: list[Completion], failures: list[UnitFailure]
+        self,
+        units: list[Completion],
+        failures: list[UnitFailure],
+        in_doubt: Sequence[int] = (),
     ) -> CompleteAnswer:
-        """Report finished units, and those to give back."""
+        """Report finished units, and those to give back: why, or by leases that are in doubt."""
         request = Complete(
             replica=self.joined.replica,
             incarnation=self.joined.incarnation,
             secret=self.joined.secret,
             units=units,
             failures=failures,
+            in_doubt=list(in_doubt),
         )
         return await self._ask("/v1/complete", request, CompleteAnswer)
 

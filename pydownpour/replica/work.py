@@ -206,11 +206,11 @@ class Leases:
     async def _tell(self) -> None:
         """Report what is applied; returns once that, and what is being reported, is answered."""
         async with self._telling:
-            applied, failures = self._settled()
-            if not applied and not failures:
+            applied, failures, in_doubt = self._settled()
+            if not applied and not failures and not in_doubt:
                 return
             self._told = applied
-            answer = await self._coordination.complete(applied, failures)
+            answer = await self._coordination.complete(applied, failures, in_doubt)
             self._told = []
             self._held.difference_update(unit.lease for unit in applied)
             self.completed += len(applied)
@@ -221,11 +221,12 @@ class Leases:
                         unit.unit, unit.pass_index + 1,
                     )  # fmt: skip
 
-    def _settled(self) -> tuple[list[Completion], list[UnitFailure]]:
+    def _settled(self) -> tuple[list[Completion], list[UnitFailure], list[int]]:
         """The next finished units whose pushes are settled: applied, and those to give back."""
         applied: list[Completion] = []
         failures: list[UnitFailure] = []
-        while self._finished and len(applied) + len(failures) < self._limits.completions_max:
+        in_doubt: list[int] = []
+        for _ in range(min(len(self._finished), self._limits.completions_max)):
             push_index, unit, words = self._finished[0]
             if not self._outbox.is_settled(push_index):
                 break
@@ -234,8 +235,12 @@ class Leases:
             if refused is None and not words:
                 applied.append(unit)
                 continue
-            # Not held any more: what nobody is to blame for is simply offered again.
+            # Not held any more: what nobody is to blame for is simply offered again. But what may
+            # have been applied is not offered by the same lease: each is applied once at most.
             self._held.discard(unit.lease)
+            if unit.lease in self._outbox.in_doubt:
+                self._outbox.in_doubt.discard(unit.lease)
+                in_doubt.append(unit.lease)
             if words := words or refused or "":
                 failures.append(
                     UnitFailure(
@@ -245,4 +250,4 @@ class Leases:
                         words=clip(words),
                     )
                 )
-        return applied, failures
+        return applied, failures, in_doubt

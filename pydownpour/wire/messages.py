@@ -565,6 +565,9 @@ class Complete(Message, frozen=True, kw_only=True):
     units: Annotated[list[Completion], Meta(max_length=limits.LEASES_TOLD_MAX)]
     failures: Annotated[list[UnitFailure], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
     """Units it worked through in vain: a gradient was dropped or refused. They are given back."""
+    in_doubt: Annotated[list[Count], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
+    """Leases of units of which nobody can say whether a gradient was applied. They are given back,
+    too, and nobody is to blame."""
 
 
 class CompleteAnswer(Message, frozen=True, kw_only=True):

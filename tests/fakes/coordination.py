@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,12 @@ class Cast:
         )
 
     def complete(
-        self, replica: int, *units: UnitEntry, incarnation: int = 1, loss: float | None = 1.0
+        self,
+        replica: int,
+        *units: UnitEntry,
+        incarnation: int = 1,
+        loss: float | None = 1.0,
+        in_doubt: Sequence[UnitEntry] = (),
     ) -> CompleteAnswer:
         return self.job.complete(
             Complete(
@@ -191,6 +197,7 @@ class Cast:
                     )
                     for unit in units
                 ],
+                in_doubt=[unit.lease for unit in in_doubt],
             ),
             self.now,
         )

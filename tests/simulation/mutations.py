@@ -532,6 +532,12 @@ def sums_are_made_again_whole(patch: Patch) -> None:
     patch.setattr(Gradient, "joins", again)
 
 
+def what_is_in_doubt_goes_on_under_its_lease(patch: Patch) -> None:
+    """A unit whose gradients may have been applied is offered again as if they had not."""
+    settled = Leases._settled
+    patch.setattr(Leases, "_settled", lambda self: (*settled(self)[:2], []))
+
+
 def old_groups_push_on(patch: Patch) -> None:
     """A shard takes sums of whatever group, for whatever version."""
     patch.setattr(Rounds, "decide", lambda self, push: Apply())
@@ -816,6 +822,8 @@ MUTATIONS: Final = (
              ("twice", "more often"), swarm.reduced),
     Mutation("old groups get no answer", ("moves",), old_groups_get_no_answer,
              ("ends well",), swarm.reduced),
+    Mutation("what is in doubt goes on", ("estranged", "swizzle"),
+             what_is_in_doubt_goes_on_under_its_lease, ("more often",), swarm.reduced),
     Mutation("a child's sum is forgotten", ("calm",), a_childs_sum_is_forgotten,
              ("lost", "never applied"), swarm.reduced),
     Mutation("the idle stay in groups", ("calm",), the_idle_are_waited_for, ("ends well",),

@@ -246,6 +246,19 @@ def test_a_dead_replica_that_wakes_goes_on_and_its_work_counts_if_it_is_first() 
     assert cast.events("late completion")[0]["counted"] is True
 
 
+def test_a_unit_in_doubt_is_lent_anew_and_the_books_say_so() -> None:
+    cast = running()
+    (unit,) = cast.lease(1).units
+    cast.complete(1, in_doubt=[unit])
+    assert cast.events("in doubt")[0]["units_returned"] == [[0, 0]]
+    (again,) = cast.lease(1).units
+    assert again.unit == unit.unit
+    assert again.lease != unit.lease
+    cast.complete(1, in_doubt=[unit])
+    assert len(cast.events("in doubt")) == 1, "a repeated report ends nothing else"
+    assert cast.complete(1, again).counted == [True]
+
+
 def test_a_replica_that_comes_back_fences_its_past_and_returns_its_units() -> None:
     cast = running()
     (unit,) = cast.lease(1).units

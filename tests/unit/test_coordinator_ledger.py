@@ -291,6 +291,35 @@ def test_whoever_comes_back_in_time_goes_on_under_its_lease() -> None:
     assert books.audit() == []
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_was_given_back_is_lent_anew_whatever_its_holder_said_before(gone: bool) -> None:
+    """Its request was sent before it gave the lease back, and comes after that."""
+    books = ledger()
+    (first,) = take(books, 1)
+    assert books.give_back(2, first.lease) is None, "it is not theirs"
+    if gone:
+        books.release(1)
+    assert (books.give_back(1, first.lease) is None) == gone
+    restored = ledger()
+    restored.restore(books.export(), 0.0)
+    for one in (books, restored):
+        (again,) = one.lease(1, 1, 1, 0.0, held=[first.lease]).units
+        assert again.unit == first.unit
+        assert again.lease != first.lease
+        assert one.account(1).returned == 1
+        assert one.give_back(1, first.lease) is None, "a repeated report"
+        assert record(one, 1, again)
+        assert one.audit() == []
+
+
+def test_a_failed_unit_does_not_go_on_under_its_lease() -> None:
+    books = ledger()
+    (first,) = take(books, 1)
+    assert books.fail(1, 0, first.unit, first.lease) is not None
+    (again,) = books.lease(1, 1, 1, 0.0, held=[first.lease]).units
+    assert (again.unit, again.lease != first.lease) == (first.unit, True)
+
+
 def test_an_older_incarnation_does_not_get_its_lease_back() -> None:
     books = ledger(8, 4)
     (first,) = take(books, 1)

@@ -13,7 +13,8 @@ the same for all of them. A fragment that has changed since the gradient's base 
 of a group from its first one to this one; was the member in all of them, that sum held the
 gradient. So it gives zeros there, and the gradient itself elsewhere. Was it left out in between,
 nobody can say whether the sum was one of those without it, and the gradient is given up: its unit
-is offered again, as that of a replica that died.
+is lent again by another lease, as that of a replica that died. The old lease ends, for what was
+applied by it may be there.
 """
 
 from __future__ import annotations
