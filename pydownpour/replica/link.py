@@ -431,8 +431,9 @@ class Link:
         now, heard, notice = self._fetching, self._heard, self._settled_notice()
         if self._to_tell <= notice.clock:
             self._told, self._to_tell = max(self._told, self._to_tell), 0
-        # A shard that obeys another policy waits for nothing that this one's rule wants.
-        is_waited_for = notice.policy == self.view.policy
+        # A shard that obeys another policy waits for nothing that this one's rule wants. One that
+        # has not said what it obeys began with the first, and its next view shows if it went on.
+        is_waited_for = notice.policy == max(self.view.policy, 1)
         rounds, least = (notice.rounds, notice.least_clock) if is_waited_for else (0, 0)
         now.begun_at = Age(heard.lsn, max(heard.round, rounds), max(heard.clock, least))
         return Asked(request, self.known.lsn, now.first, notice)

@@ -48,14 +48,19 @@ class ReadsAreWithinSlack(Check):
         if event != "arrived" or push is None:
             return
         index, clocks = shard.assigned.index, shard.rounds.clocks
-        last = self._last.setdefault(index, {})
-        for gone in last.keys() - clocks.of.keys():
-            del last[gone]
+        last = self._waited_for(shard)
         is_next = push.clock - 1 == last.get(push.replica)
         if push.replica in clocks.of and (is_next or push.clock > clocks.least):
             last[push.replica] = push.clock
             versions = np.frombuffer(shard.store.versions(), np.uint64)
             self._arrived.setdefault(index, {})[push.clock] = versions
+
+    def _waited_for(self, shard: Shard) -> dict[int, int]:
+        """Last clocks, without those of whom it has meanwhile waited for no more."""
+        last = self._last.setdefault(shard.assigned.index, {})
+        for gone in last.keys() - shard.rounds.clocks.of.keys():
+            del last[gone]
+        return last
 
     def pushed(self, life: Life, push: Push) -> None:
         begun_at = self._clocks.get(life)
@@ -88,5 +93,7 @@ class ReadsAreWithinSlack(Check):
         self._clocks.pop(life, None)
 
     def look(self) -> Iterator[str]:
+        for shard in self.shards() if self._slack is not None else ():
+            self._waited_for(shard)  # who is gone for a while may be back at its next update
         yield from self._wrong
         self._wrong.clear()

@@ -143,7 +143,7 @@ class SharesAreFull(Check):
 
     def _happened(self, shard: Shard, event: Event, push: PushInfo | None) -> None:
         index = shard.assigned.index
-        if event == "arrived":
+        if event == "arrived" and not shard.rounds.is_closing:  # else it is that round's
             self._here[index] += 1
         elif event == "closing":
             share, here = self._share(shard), self._here[index]
