@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from pydownpour.sim.faults.plans import PLANS
 from pydownpour.sim.world import swarm
 from tests.simulation.mutations import MUTATIONS, Mutation, use_twin
 
@@ -29,12 +32,13 @@ def test_a_broken_rule_is_noticed(mutation: Mutation, monkeypatch: pytest.Monkey
 
 WITH_TWIN = {plan for m in MUTATIONS for plan in m.plans} - {"moves", "switch"}
 """The twin keeps the windows in the core's place, and what moves to another process is the core's:
-the rules of a move are broken in the product itself."""
+the rules of a move are broken in the product itself, and no plan's shards move beside the twin."""
 
 
 @pytest.mark.parametrize("plan", sorted(WITH_TWIN))
 def test_the_twin_with_all_its_rules_passes(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use_twin(monkeypatch)
+    monkeypatch.setitem(PLANS, plan, dataclasses.replace(PLANS[plan], apart=()))
     for seed in range(8):
         assert swarm.world(seed, plan).run().checks.violations == [], swarm.replay(seed, plan)
     for seed in range(2):
