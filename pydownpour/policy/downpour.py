@@ -55,8 +55,9 @@ class Downpour(Policy):
             ``limits.PUSHES_IN_FLIGHT_MAX`` and ``Limits.pushes_in_flight_size_max`` bound it.
         local_rate: Step of the replica's own copy between fetches, >= 0. None: lr if the rule is
             plain SGD, else 0.
-        land: "replace" the copy by what was fetched, or "keep" what it gained by itself since the
-            last fetch (which takes the memory of one more copy).
+        land: "replace" the copy by what was fetched; "redo" its own steps since that was asked for;
+            or "keep" what it gained by itself since the last fetch (which takes the memory of one
+            more copy, and has each step twice once the shard's answer to it comes).
         warm_start: Samples that one replica completes alone before the others get work, >= 0
             (the paper trains about 10 hours with one replica first).
 
@@ -69,7 +70,7 @@ class Downpour(Policy):
     overlap: bool = True
     in_flight: int = 1
     local_rate: float | None = None
-    land: Literal["replace", "keep"] = "replace"
+    land: Literal["replace", "redo", "keep"] = "replace"
     warm_start: int = 0
     name: ClassVar[str] = "downpour"
 

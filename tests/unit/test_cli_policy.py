@@ -125,7 +125,7 @@ def test_a_version_is_told_in_words() -> None:
     entry = PolicyEntry(version=2, settings=HardSync(combine="sum").to_wire())
     status = PolicyStatus(entry=entry, at_s=12.34, samples=10_240, by="me", plan="phase 2 of 3")
     assert describe(status).splitlines() == [
-        "hardsync: combine=sum, by_samples=False, ordered=False, replicas=1",
+        "hardsync: combine=sum, by_samples=False, ordered=False, replicas=1, reduce=shards",
         "  version 2, since 12.3 s and 10,240 samples of the job, by me",
         "  phase 2 of 3",
     ]

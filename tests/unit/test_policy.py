@@ -49,7 +49,7 @@ def test_warm_start_leaves_the_lowest_live_replica_alone() -> None:
         ({"in_flight": True}, "in_flight=True must be a whole number"),
         ({"local_rate": "0.1"}, "local_rate='0.1' must be a number, not a str"),
         ({"overlap": "no"}, "overlap='no' must be True or False"),
-        ({"land": "swap"}, "land='swap': choose one of replace, keep"),
+        ({"land": "swap"}, "land='swap': choose one of replace, redo, keep"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, Any], word: str) -> None:

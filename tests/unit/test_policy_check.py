@@ -149,7 +149,7 @@ class Secretive(Taking):
         (Heavy(), r"table=\(1, 2\) does not travel to shards and replicas"),
         (Good(rate=2.0**60), "does not travel to shards"),
         (with_replica(payload="delta"), "payload='delta'; known are accrued"),
-        (with_replica(land="elastic"), "land='elastic'; known are replace, keep"),
+        (with_replica(land="elastic"), "land='elastic'; known are replace, redo, keep"),
         (with_replica(in_flight=0), "in_flight=0 must be a whole number, at least 1"),
         (with_replica(local_rate=-1.0), "local_rate=-1.0 must be at least 0, or None"),
         (answering(None), r"announce\(push, view\) is None, must be Apply or Accumulate or"),
