@@ -24,8 +24,8 @@ def test_every_fault_is_in_a_plan() -> None:
 
 
 def test_a_swarm_may_draw_everything_a_job_can_survive() -> None:
-    """But moves, which nobody's fault is: they have a plan of their own."""
-    honest = set(FAULTS) - {"doom", "hostile", "move"}
+    """But moves and switches, which nobody's fault is: they have plans of their own."""
+    honest = set(FAULTS) - {"doom", "hostile", "move", "switch"}
     assert {dose.fault for dose in PLANS["swarm"].doses} == honest
 
 

@@ -169,6 +169,9 @@ def world(
     # Drawn apart, so that it changes nothing else; each push of one gradient.
     if codec is not None:
         drawn = dataclasses.replace(drawn, push_every=1)
+        others = tuple(
+            one for one in others if not one.shard().repeats and getattr(one, "push_every", 1) == 1
+        )
     elif policy is None and drawn.push_every == 1 and not others:
         place = random.Random(f"{seed}/codec").random()
         codec = next((codec for share, codec in CODEC_SHARES if place < share), None)
