@@ -55,8 +55,10 @@ class Ruling:
         self.version, self.name = entry.version, str(entry.settings.get("name"))
         policy = from_wire(entry.settings, users)
         self.rule = policy.replica()
-        # A round waits for each replica's push, and divides by those that each fragment has.
-        self.leaves_out = not policy.shard().combines
+        # A round waits for each replica's push, and divides by those that each fragment has. And
+        # the last gradient is the last push's, where that is to be taken again: zeros included.
+        shard = policy.shard()
+        self.leaves_out = not (shard.combines or shard.repeats)
         rate = self.rule.local_rate
         self.local_rate = local_rate(joined.optimizer) if rate is None else rate
         fitting = own.pushes_in_flight_size_max // push_size

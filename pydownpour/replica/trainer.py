@@ -79,9 +79,9 @@ class Trainer:
         self.copy = LocalCopy(session.layout)
         self.accrual = Accrual(session.layout)
         self.encoder = Encoder(session.layout, joined)
+        self.steps = self.samples = self.units = self.pushes = 0
         self._obey(session.coordination.policy)
         self.switches = 0
-        self.steps = self.samples = self.units = self.pushes = 0
         self._head_start = 0
         """Steps that shards counted for the slowest before this replica's first, or without it."""
         self.dropped = self._dropped_in_a_row = 0
@@ -229,6 +229,8 @@ class Trainer:
             session.coordination.limits,
             lambda: self._policies,
         )
+        self._pushes_before = self.pushes
+        """Made under another rule."""
         self.copy.begin(self.ruling.rule.land)
         self.encoder.leaves_out = self.ruling.leaves_out
         self.memory = PushMemory(
@@ -449,9 +451,9 @@ class Trainer:
         elif most is not None and found.norm > most:
             push.reason = self._too_large(accrued, found, most)
             self.encoder.not_applied(room, range(room.fragments))
-        # The last one is meant: the first push has none, and of those that are open nobody could
-        # say which it will be.
-        if again and 1 < self.pushes == self.outbox.settled + 1:
+        # The last one is meant: the first push under a rule has none that its shards surely kept,
+        # and of those that are open nobody could say which it will be.
+        if again and self._pushes_before + 1 < self.pushes == self.outbox.settled + 1:
             joined, base = self.session.joined, accrued.base.versions.tolist()
             records = frames.again(
                 replica=joined.replica,

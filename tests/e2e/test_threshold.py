@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import pydownpour as dp
 from pydownpour.limits import DEFAULT, KIB
+from pydownpour.sim.checks.base import Check
 from tests.chaos.processes import ROOT, Command
 from tests.e2e.stage import Stage
 from tests.reference import codecs
@@ -118,6 +120,40 @@ async def test_rounds_get_every_fragment_whether_it_says_something_or_not(tmp_pa
     assert gradients["payload_bytes"] == sum(len(data) for push in payloads for data in push)
     # Each was added, and each was applied.
     assert stage.report["records"]["applied"] == 2 * STEPS * FRAGMENTS
+
+
+def test_what_is_taken_again_is_all_of_the_last_push_what_it_does_not_say_too(
+    tmp_path: Path,
+) -> None:
+    """Of B-FASGD's dropped pushes: nothing is left out, or an older push would stand in for it."""
+    again: list[bool] = []
+
+    class Watch(Check):
+        name = "what was sent again"
+
+        def pushed(self, life: Any, push: Any) -> None:
+            again.append(push.again is not None)
+
+    job = job_of(policy=dp.BFASGD(c_fetch=0.0, c_push=1.0, deviation=1.0))
+    report = dp.simulate(
+        job, replicas=1, shards=2, seed=5, limits=SMALL, checks=[Watch], run_folder=tmp_path / "r"
+    )
+    twin = codecs.Threshold(TAU)
+    cuts = range(FRAGMENT_LEN, LENGTH, FRAGMENT_LEN)
+    w, residual, last = (np.zeros(LENGTH, "f4") for _ in range(3))
+    for step, is_again in enumerate(again):
+        if not is_again:  # else its gradient is dropped, and the residual as it was
+            for g, left, said in zip(
+                *(np.split(a, cuts) for a in (gradient(step), residual, last)), strict=True
+            ):
+                data, left[:] = codecs.encode(twin, g, left)
+                said[:] = twin.decode(data, len(g))
+        w -= np.float32(0.5) * last
+    assert len(again) == STEPS
+    assert sum(again) == report["pushes"]["repeated"] > 5
+    assert report["gradients"]["fragments_left_out"] == report["pushes"]["silent"] == 0
+    parameters = safetensors.numpy.load_file(tmp_path / "r" / "parameters.safetensors")
+    np.testing.assert_array_equal(parameters["w"], w)
 
 
 async def test_a_push_refused_for_its_norm_gives_back_what_it_left_out_too(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_settings_out_of_range_are_named(settings: dict[str, Any], words: str) -
         BFASGD(**settings)
 
 
-def job(policy: Policy, optimizer: Any = None) -> dp.Job:
+def job(policy: Policy | dp.Phases, optimizer: Any = None) -> dp.Job:
     """Each parameter is drawn to its own place, with noise that depends on nothing but the step."""
     made = dp.Job(
         parameters={"w": np.linspace(-1, 1, 700, dtype=np.float32)},
@@ -158,6 +158,27 @@ def test_dropped_pushes_are_applied_and_do_not_travel(tmp_path: Path) -> None:
     payload = 700 * 4
     for some, count in zip(sent[1:], repeated[1:], strict=True):
         assert sent[0] - some == pytest.approx(count * payload, rel=0.1)
+
+
+def test_the_first_push_under_a_rule_is_whole() -> None:
+    """What was pushed under the rule before, no shard need have kept."""
+    again: dict[int, list[bool]] = {1: [], 2: []}
+
+    class Watch(Check):
+        name = "what was sent again, by version"
+
+        def pushed(self, life: Any, push: Any) -> None:
+            again[life.trainer.ruling.version].append(push.again is not None)
+
+    phases = dp.Phases(
+        (Downpour(overlap=False, local_rate=0.0), 12),
+        BFASGD(c_fetch=0.0, c_push=50.0, deviation=1.0),
+    )
+    dp.simulate(job(phases, dp.SGD(lr=0.01)), replicas=1, shards=2, seed=3, checks=[Watch])
+    assert len(again[1]) >= 12
+    assert not any(again[1])
+    assert not again[2][0]
+    assert sum(again[2]) > len(again[2]) / 2
 
 
 def test_where_nothing_fits_everything_is_sent(tmp_path: Path) -> None:

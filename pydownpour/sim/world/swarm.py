@@ -169,9 +169,7 @@ def world(
     # Drawn apart, so that it changes nothing else; each push of one gradient.
     if codec is not None:
         drawn = dataclasses.replace(drawn, push_every=1)
-        others = tuple(
-            one for one in others if not one.shard().repeats and getattr(one, "push_every", 1) == 1
-        )
+        others = tuple(one for one in others if _sends_each_step(one))
     elif policy is None and drawn.push_every == 1 and not others:
         place = random.Random(f"{seed}/codec").random()
         codec = next((codec for share, codec in CODEC_SHARES if place < share), None)
@@ -188,6 +186,16 @@ def world(
     settings = dataclasses.replace(settings, policies=(policy or drawn, *others))
     settings = _reaching_each_other(settings, policy)
     return World(oracle.job, settings, trace, oracle=oracle, checks=checks)
+
+
+def _sends_each_step(policy: Policy) -> bool:
+    """As the push oracle's books of a residual want it.
+
+    Its pushes are of one gradient, none of which is dropped for an earlier one, and its copies hold
+    nothing that a codec has not sent.
+    """
+    sends_each = getattr(policy, "push_every", 1) == 1 and not policy.shard().repeats
+    return sends_each and policy.replica().local_rate == 0.0
 
 
 def sparse(seed: int, name: str, trace: Trace | None = None) -> World:
