@@ -317,7 +317,7 @@ class Ledger:
         return [self._return(lease) for lease in over]
 
     def give_back(self, replica: int, lease_id: int) -> Lease | None:
-        """Nobody can say whether a gradient of this lease was applied: it ends, for good.
+        """Some gradients of this lease may have been applied, not all: it ends, for good.
 
         The unit is lent again by another lease, as that of a replica that died is: so the books say
         that it was computed twice.

@@ -48,7 +48,6 @@ class Outbox:
         staleness: Of those that were applied.
         not_applied: Lease -> why a gradient of its unit was not applied, until the unit is
             reported; "" if that is the policy's way and nobody's fault.
-        in_doubt: Leases of those of whose gradients nobody can say whether they were applied.
         on_push: An observer: called with each push that the links have taken. Checks count on it.
     """
 
@@ -61,7 +60,6 @@ class Outbox:
         self.last_refusal = ""
         self.staleness = Histogram()
         self.not_applied: dict[int, str] = {}
-        self.in_doubt: set[int] = set()
         self.on_push: Callable[[Push], object] = lambda push: None
         self._refused: list[Push] = []
         self._newest = 0
@@ -108,8 +106,6 @@ class Outbox:
             words = "" if push.by_policy else push.reason
             for lease in push.leases:
                 self.not_applied[lease] = self.not_applied.get(lease) or words
-            if push.in_doubt:
-                self.in_doubt.update(push.leases)
         elif push.is_silent:
             self.silent += 1
         else:

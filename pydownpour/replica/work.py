@@ -235,13 +235,13 @@ class Leases:
             if refused is None and not words:
                 applied.append(unit)
                 continue
-            # Not held any more: what nobody is to blame for is simply offered again. But what may
-            # have been applied is not offered by the same lease: each is applied once at most.
+            # Not held any more: it is offered again, and by another lease, also where nobody is to
+            # blame: some of it may have been applied, and by one lease that is once at most.
             self._held.discard(unit.lease)
-            if unit.lease in self._outbox.in_doubt:
-                self._outbox.in_doubt.discard(unit.lease)
+            words = words or refused or ""
+            if not words:
                 in_doubt.append(unit.lease)
-            if words := words or refused or "":
+            else:
                 failures.append(
                     UnitFailure(
                         pass_index=unit.pass_index,

@@ -566,8 +566,9 @@ class Complete(Message, frozen=True, kw_only=True):
     failures: Annotated[list[UnitFailure], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
     """Units it worked through in vain: a gradient was dropped or refused. They are given back."""
     in_doubt: Annotated[list[Count], Meta(max_length=limits.LEASES_TOLD_MAX)] = []
-    """Leases of units of which nobody can say whether a gradient was applied. They are given back,
-    too, and nobody is to blame."""
+    """Leases of units of which a gradient was not applied because the policy does not want it, or
+    nobody can say whether it was, and others may have been. They are given back, too, and nobody is
+    to blame."""
 
 
 class CompleteAnswer(Message, frozen=True, kw_only=True):

@@ -9,10 +9,12 @@ from typing import Any
 from pydownpour.policy import (
     Accumulate,
     Actions,
+    Apply,
     ClusterView,
     Decision,
     Policy,
     PushInfo,
+    Refuse,
     ReplicaRule,
     Scale,
     ShardRule,
@@ -81,3 +83,19 @@ class Few(ShardRule):
     def load(self, state: Mapping[str, Any]) -> None:
         super().load(state)
         self._here = state["here"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choosy(Policy):
+    """Runs free, and takes each push but every third of a replica's; nobody is to blame."""
+
+    def replica(self) -> ReplicaRule:
+        return Free(10**6)
+
+    def shard(self) -> ShardRule:
+        return _Choosy()
+
+
+class _Choosy(ShardRule):
+    def announce(self, push: PushInfo, view: ClusterView) -> Decision:
+        return Refuse("it is a third one") if push.clock % 3 == 0 else Apply()

@@ -12,6 +12,7 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.coordinator.job_state import JobState
+from pydownpour.policy import Policy
 from pydownpour.policy.downpour import Downpour
 from pydownpour.sim.checks.oracle import read
 from pydownpour.sim.checks.samples import SampleOracle
@@ -19,11 +20,12 @@ from pydownpour.sim.compute.cost import ComputeModel
 from pydownpour.sim.faults.plans import fault_plan
 from pydownpour.sim.world.settings import Settings
 from pydownpour.sim.world.world import World
+from tests.fakes.policies import Choosy
 from tests.simulation.mutations import stopped
 
 
 def counted(
-    policy: Downpour,
+    policy: Policy,
     *,
     seed: int = 1,
     faults: str = "calm",
@@ -62,6 +64,16 @@ def policies() -> list[Downpour]:
         for fetch in (1, 1000)
         for overlap in (True, False)
     ]
+
+
+@pytest.mark.parametrize("faults", ["calm", "kill", "reset"])
+def test_a_unit_of_which_a_push_is_turned_down_goes_out_under_another_lease(faults: str) -> None:
+    """What was taken of it is applied, so it is computed twice: the books of leases say that."""
+    world = counted(Choosy(), faults=faults).run()
+    assert world.checks.violations == []
+    assert world.report["state"] == "done"
+    assert counts(world).min() >= 2.0
+    assert world.report["work"]["leases_ended"] > 0
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
