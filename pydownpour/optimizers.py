@@ -302,6 +302,26 @@ class LinearScaling(Part):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class SqrtScaling(Part):
+    """lr * sqrt(s / batch), where s training samples are behind the update; batch > 0.
+
+    For rounds whose mean is applied: lr is right for a minibatch of ``batch`` samples (B), and a
+    round of lambda replicas with minibatches of mu has s = lambda * mu. Each record counts for one
+    sample at least, so a job that tells none has lr * sqrt(n / batch), of n records.
+
+    Gupta, Zhang, Wang 2015 (Rudra), hardsync: alpha0 * sqrt(lambda * mu / B), as others restate it.
+    Deviation: s is counted anew in each update, so it follows who joins, leaves and dies.
+    """
+
+    batch: float
+    name: ClassVar[str] = "sqrt_scaling"
+
+    def __post_init__(self) -> None:
+        _require(self, batch=positive)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class SGD(Part):
     """Plain gradient descent, w <- w - lr * g, lr > 0 (Dean et al. 2012, section 4.1)."""
 
@@ -485,6 +505,7 @@ PARTS: tuple[type[Part], ...] = (
     Cosine,
     StalenessDecay,
     LinearScaling,
+    SqrtScaling,
 )
 """Every part that may stand before a rule."""
 

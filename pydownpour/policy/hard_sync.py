@@ -20,7 +20,7 @@ Deviations:
     * The number of replicas is not fixed, as above; ``replicas`` fixes it for the first round.
     * The mean is over the gradients a round has, each shard and fragment for itself: a replica that
       died in the middle of its push contributes to the fragments it had sent.
-    * The rule alpha0 * sqrt(lambda * mu / B) for the learning rate is the user's to apply.
+    * The rate, alpha0 * sqrt(lambda * mu / B), is a part of the optimizer: ``dp.SqrtScaling(B)``.
 """
 
 from __future__ import annotations

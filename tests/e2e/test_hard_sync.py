@@ -64,7 +64,8 @@ def sequentially(policy: dp.HardSync, rule: Part, made: Any, members: int) -> ND
             total = total + weight * made(w, who, step)
         if policy.combine == "mean":
             total = total * np.float32(1.0 / float(sum(map(float, weights))))
-        w, state = twins.update(parts, w, total, state, twins.Context(step + 1))
+        at = twins.Context(step + 1, round_count=members, samples=members * (members + 1) // 2)
+        w, state = twins.update(parts, w, total, state, at)
     return w
 
 
@@ -77,7 +78,11 @@ def sequentially(policy: dp.HardSync, rule: Part, made: Any, members: int) -> ND
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("rule", [dp.SGD(lr=0.0625), dp.Adagrad(lr=0.1)], ids=["sgd", "adagrad"])
+@pytest.mark.parametrize(
+    "rule",
+    [dp.SGD(lr=0.0625), dp.Adagrad(lr=0.1), dp.chain(dp.SqrtScaling(batch=2), dp.SGD(lr=0.0625))],
+    ids=["sgd", "adagrad", "sqrt"],
+)
 async def test_in_order_it_is_large_batch_sgd_to_the_bit(
     tmp_path: Path, policy: dp.HardSync, rule: Part
 ) -> None:

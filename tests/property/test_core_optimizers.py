@@ -53,6 +53,7 @@ BEFORE = {
     "cosine": {"over": COUNTS, "floor": FRACTIONS, "by_samples": FLAGS},
     "staleness_decay": {"power": POWERS},
     "linear_scaling": {"records": numbers(0.125, 8)},
+    "sqrt_scaling": {"batch": numbers(0.125, 8)},
 }  # fmt: skip
 
 

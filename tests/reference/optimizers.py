@@ -183,6 +183,11 @@ def linear_scaling(at: Context, *, records: float) -> float:
     return at.round_count / records
 
 
+def sqrt_scaling(at: Context, *, batch: float) -> float:
+    """Gupta et al. 2015, hardsync."""
+    return math.sqrt(max(at.samples, at.round_count) / batch)
+
+
 def sgd(w: Array, g: Array, state: State, t: int, *, lr: float) -> tuple[Array, State]:
     """w - lr * g."""
     return w - f32(lr) * g, []
@@ -249,6 +254,7 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "cosine": cosine,
     "staleness_decay": staleness_decay,
     "linear_scaling": linear_scaling,
+    "sqrt_scaling": sqrt_scaling,
 }
 RULES: dict[str, Callable[..., tuple[Array, State]]] = {
     "sgd": sgd,

@@ -24,6 +24,7 @@ from pydownpour.optimizers import (
     LinearScaling,
     Momentum,
     Nesterov,
+    SqrtScaling,
     StalenessDecay,
     StepDecay,
     Trace,
@@ -51,6 +52,7 @@ EXAMPLES = {
     Cosine: Cosine(100, by="samples"),
     StalenessDecay: StalenessDecay(),
     LinearScaling: LinearScaling(4),
+    SqrtScaling: SqrtScaling(128),
 }
 PLANES = {SGD: 0, Momentum: 1, Nesterov: 1, Adagrad: 1, Adam: 2, AdamW: 2}
 
@@ -95,6 +97,7 @@ def test_every_rule_compiles_alone_and_in_a_chain(rule: Any) -> None:
         (lambda: Cosine(10, -0.1), "floor=-0.1"),
         (lambda: StalenessDecay(-1.0), "power=-1"),
         (lambda: LinearScaling(0), "records=0"),
+        (lambda: SqrtScaling(0), "batch=0"),
         (lambda: SGD(10**400), "lr=inf"),
     ],
 )

@@ -187,7 +187,8 @@ fn chains_end_in_exactly_one_rule() {
             message,
             "part \"lion\" is unknown; known are clip, weight_decay, trace, fasgd, \
              delay_compensation, adaptive_delay_compensation, gap_aware, warm_up, step_decay, \
-             cosine, staleness_decay, linear_scaling, sgd, momentum, adagrad, adam, adamw"
+             cosine, staleness_decay, linear_scaling, sqrt_scaling, sgd, momentum, adagrad, adam, \
+             adamw"
         );
     }
 }

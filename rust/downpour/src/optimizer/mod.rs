@@ -13,7 +13,7 @@
 //! | `adaptive_delay_compensation` | `strength decay eps history` | see [`delay`] |
 //! | `gap_aware` | `decay eps history` | see [`gap`] |
 //! | `warm_up`, `step_decay`, `cosine` | | factors of `lr`, see [`schedule`] |
-//! | `staleness_decay`, `linear_scaling` | | factors of `lr`, see [`scaling`] |
+//! | `staleness_decay`, `linear_scaling`, `sqrt_scaling` | | factors of `lr`, see [`scaling`] |
 //! | `sgd` | `lr` | `p = p - lr * g` |
 //! | `momentum` | `lr momentum nesterov` | see [`momentum`] |
 //! | `adagrad` | `lr eps initial` | see [`adagrad`] |
@@ -82,6 +82,7 @@ const PARTS: &[Row] = &[
     Row::schedule::<schedule::Cosine>(),
     Row::schedule::<scaling::StalenessDecay>(),
     Row::schedule::<scaling::LinearScaling>(),
+    Row::schedule::<scaling::SqrtScaling>(),
     Row::rule::<0, sgd::Sgd>(),
     Row::rule::<1, momentum::Momentum>(),
     Row::rule::<1, adagrad::Adagrad>(),

@@ -47,6 +47,7 @@ fn usual(part: &str, number: &str) -> f64 {
         (_, "every" | "history") => 2.0,
         (_, "start" | "floor" | "initial") => 0.1,
         (_, "factor" | "power" | "records" | "strength") => 0.5,
+        (_, "batch") => 3.0,
         (_, "lr") => 0.05,
         (_, "nesterov") => 1.0,
         (_, "beta2") => 0.999,
@@ -120,6 +121,10 @@ fn rate(parts: &[Part], at: At) -> f64 {
             }
             "staleness_decay" => 1.0 / raised(at.staleness.max(1), numbers["power"]),
             "linear_scaling" => f64::from(small(at.round_count)) / numbers["records"],
+            "sqrt_scaling" => {
+                let samples = at.samples.max(at.round_count);
+                (f64::from(small(samples)) / numbers["batch"]).sqrt()
+            }
             "cosine" => {
                 let rest = 1.0 - numbers["floor"];
                 numbers["floor"] + rest * (1.0 + cos_pi(way(before))) / 2.0
@@ -198,7 +203,8 @@ pub fn update(
                 let mean = s[0] * if t > 1 { single(1.0 / seen) } else { 1.0 };
                 g /= (p - before.base).abs() / (mean + number("eps")) + 1.0;
             }
-            "warm_up" | "step_decay" | "cosine" | "staleness_decay" | "linear_scaling" => {}
+            "warm_up" | "step_decay" | "cosine" | "staleness_decay" | "linear_scaling"
+            | "sqrt_scaling" => {}
             "sgd" => p -= single(lr) * g,
             "momentum" => {
                 s[0] = number("momentum") * s[0] + g;
