@@ -39,7 +39,9 @@ class Rules:
     once_again: bool = True
     """One that stands for the last is applied once, too."""
     keep_last: bool = True
-    """What it stands for is the last that was taken, of the same life."""
+    """What it stands for is the last that was taken."""
+    same_life: bool = True
+    """And of the same life of the replica."""
     apply_first: bool = True
     """A record is reported as settled only when it is applied."""
 
@@ -144,7 +146,8 @@ class Shard:
         key = (header.replica, header.fragment)
         refusal: Refusal | None
         last = kept.get(key)
-        if is_again and (last is None or last.incarnation != header.incarnation):
+        is_ours = last is not None and last.incarnation == header.incarnation
+        if is_again and (last is None or (self.rules.same_life and not is_ours)):
             refusal = Refusal(header.seq, header.fragment, _core.CODE_NOTHING_KEPT)
         else:
             record = header if last is None or not is_again else last

@@ -32,15 +32,17 @@ from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Apply, Decision, PushInfo, from_wire
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.pieces import scale
 from pydownpour.policy.pieces.combine import EveryLive, Share
 from pydownpour.policy.softsync import Softsync
 from pydownpour.policy.ssp import SSP
 from pydownpour.replica.encoded import EncodedPush, Encoder
+from pydownpour.replica.fetcher import Fetcher
 from pydownpour.replica.link import Link
 from pydownpour.replica.local_copy import LocalCopy
 from pydownpour.replica.memory import PushMemory
 from pydownpour.replica.outbox import Outbox
-from pydownpour.replica.pushes import Portion
+from pydownpour.replica.pushes import Base, Portion
 from pydownpour.replica.reduction import member as reducing
 from pydownpour.replica.reduction.gradient import Gradient
 from pydownpour.replica.session import Session
@@ -63,7 +65,7 @@ from pydownpour.wire.proof import Keeper
 from tests.fakes.policies import EveryFew
 from tests.reference import codecs
 from tests.reference import inlet as twin
-from tests.simulation import gates
+from tests.simulation import gates, journals
 
 Patch = pytest.MonkeyPatch
 
@@ -349,6 +351,48 @@ def again_counts_twice(patch: Patch) -> None:
 
 def the_first_is_taken_again(patch: Patch) -> None:
     use_twin(patch, twin.Rules(keep_last=False))
+
+
+def another_life_s_gradient_is_taken_again(patch: Patch) -> None:
+    """What a shard keeps of a replica's former life stands for the first push of the next one.
+
+    That asks for it, too: ours sends its first gradient whole.
+    """
+    use_twin(patch, twin.Rules(same_life=False))
+    obey = Trainer._obey
+
+    def from_the_first(self: Trainer, *entry: Any) -> None:
+        obey(self, *entry)
+        self._pushes_before = -1
+
+    patch.setattr(Trainer, "_obey", from_the_first)
+
+
+def no_gradient_is_divided(patch: Patch) -> None:
+    patch.setattr(scale, "by_staleness", lambda power: scale.AS_IT_IS)
+
+
+def the_base_is_that_of_the_push_before(patch: Patch) -> None:
+    """Records name the version that their replica's last gradient was computed from."""
+    encode, named = Encoder.encode, dict[Encoder, list[Any]]()
+
+    def late(self: Encoder, *what: Any, push: int, base: Any, **named_so: Any) -> Any:
+        last = named.setdefault(self, [(push, base)])
+        if last[-1][0] != push:
+            last.append((push, base))
+        return encode(self, *what, push=push, base=last[-2:][0][1], **named_so)
+
+    patch.setattr(Encoder, "encode", late)
+
+
+def the_base_moves_on(patch: Patch) -> None:
+    """It is what has been fetched by the time of the push, and not what was read."""
+
+    def base(self: Fetcher) -> Base:
+        rounds = tuple(link.known.round for link in self._links)
+        return Base(self.versions, rounds, self.clock)
+
+    patch.setattr(Fetcher, "base", base)
 
 
 def finite_lies_are_applied(patch: Patch) -> None:
@@ -757,6 +801,14 @@ MUTATIONS: Final = (
     Mutation("again counts twice", ("reset",), again_counts_twice, ("twice",), repeating),
     Mutation("the first is taken again", ("calm",), the_first_is_taken_again,
              ("lost", "invented"), repeating),
+    Mutation("another life's is taken again", ("kill", "zombie"),
+             another_life_s_gradient_is_taken_again, ("twice", "invented"), repeating),
+    Mutation("no gradient is divided", ("calm",), no_gradient_is_divided, ("is scaled by",),
+             journals.divided),
+    Mutation("the base is the push before's", ("calm",), the_base_is_that_of_the_push_before,
+             ("is of version",), journals.divided),
+    Mutation("the base moves on", ("calm",), the_base_moves_on, ("and its copy is not",),
+             journals.divided),
     Mutation("newer maps are ignored", ("moves",), newer_maps_are_ignored, ("ends well",)),
     Mutation("who gives goes on", ("moves",), who_gives_goes_on, ("lost",)),
     Mutation("epochs are not checked", ("moves",), epochs_are_not_checked, ("lost",)),
