@@ -85,6 +85,10 @@ Outcome: TypeAlias = Literal["done", "stopped", "failed"]
 
 EVALUATION_ERROR_LEN_MAX: Final = 1024
 """Characters of a failed evaluation that are kept: a user's exception may say what it likes."""
+IN_DOUBT: Final = (
+    "the policy did not want a gradient of it, or nobody can say whether it was applied; nobody is "
+    "to blame, and it is lent again under another lease"
+)
 SILENT_NAMED_MAX: Final = 3
 """Silent shards, and shards that move, that the reason names; of more silent ones it says how many
 there are."""
@@ -591,7 +595,9 @@ class JobState:
                 self._unit_failed(member, failure, now)
             for lease in message.in_doubt:
                 if (ended := ledger.give_back(member.id, lease)) is not None:
-                    self.note_event(now, "in doubt", replica=member.id, **_returned([ended]))
+                    self.note_event(
+                        now, "in doubt", replica=member.id, reason=IN_DOUBT, **_returned([ended])
+                    )
             self._finish_if_complete(ledger, now)
             self._advance_policy(now)
         answer = CompleteAnswer(counted=counted)

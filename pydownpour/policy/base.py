@@ -184,7 +184,11 @@ class NotYet:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refuse:
-    """The push is refused for good, and nobody's fault: why."""
+    """The push is refused for good, and nobody's fault: why.
+
+    The units whose gradients are in it are lent again, each under another lease: other pushes of
+    theirs may be applied, and then their samples count twice.
+    """
 
     why: str
 

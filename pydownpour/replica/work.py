@@ -241,6 +241,11 @@ class Leases:
             words = words or refused or ""
             if not words:
                 in_doubt.append(unit.lease)
+                log.info(
+                    "unit %d of pass %d is given back, to be lent again under another lease: not "
+                    "all of it is surely applied, and nobody is to blame",
+                    unit.unit, unit.pass_index + 1,
+                )  # fmt: skip
             else:
                 failures.append(
                     UnitFailure(

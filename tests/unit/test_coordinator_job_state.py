@@ -250,7 +250,9 @@ def test_a_unit_in_doubt_is_lent_anew_and_the_books_say_so() -> None:
     cast = running()
     (unit,) = cast.lease(1).units
     cast.complete(1, in_doubt=[unit])
-    assert cast.events("in doubt")[0]["units_returned"] == [[0, 0]]
+    (event,) = cast.events("in doubt")
+    assert event["units_returned"] == [[0, 0]]
+    assert "lent again under another lease" in event["reason"]
     (again,) = cast.lease(1).units
     assert again.unit == unit.unit
     assert again.lease != unit.lease
