@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from pydownpour.policy.staleness_aware import StalenessAware
     from pydownpour.policy.strom import Strom
     from pydownpour.replica.joining import join
+    from pydownpour.replica.natural_gradient import NaturalGradient
     from pydownpour.replica.replica import Replica
     from pydownpour.replica.work import Unit
     from pydownpour.sim.api import simulate
@@ -134,6 +135,7 @@ _HOMES = {
     "LinearScaling": "optimizers",
     "LinkModel": "sim.machines.host",
     "Momentum": "optimizers",
+    "NaturalGradient": "replica.natural_gradient",
     "Nesterov": "optimizers",
     "Replica": "replica.replica",
     "SqrtScaling": "optimizers",
@@ -191,6 +193,7 @@ __all__ = [
     "LocalProtocolError",
     "MisuseError",
     "Momentum",
+    "NaturalGradient",
     "Nesterov",
     "NonFiniteGradient",
     "NotReady",

@@ -11,6 +11,7 @@ Two threads, loosely coupled, as in the paper's client: the user's code computes
     accrual.py       gradients that no push carries yet
     encoded.py       a push as it travels: gathered, checked, cast and checksummed once
     waited.py        how long it waited, by what for
+    natural_gradient.py  gradients of layers, preconditioned by their rows; pure: a loop calls it
     memory.py        every copy of the parameters, with its reason
     local_copy.py    the parameters the user reads
     parameters.py    the mapping they are shown as

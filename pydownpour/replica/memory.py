@@ -20,6 +20,9 @@
     child's sum   4                 the same, one for each of at most two children  Child
     pushed sum    4                 the same, at the first of them                  Means
     other dtypes  the array's       only of arrays that are not float32             LocalCopy
+    rows' moments 8 for each        only of a weight matrix whose gradient is       NaturalGradient
+                  direction and     natural: rank times width, of its inputs and
+                  element of a row  of their derivatives; the loop's own
 
 So a replica that pushes after each step holds three times its parameters, and one that accrues four
 times. The user's own arrays, and what they compute with, come on top; nothing keeps a gradient once

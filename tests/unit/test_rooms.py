@@ -55,6 +55,7 @@ PURE = (
     "optimizers",
     "policy",
     "wire",
+    "replica.natural_gradient",
     "coordinator.ledger",
     "coordinator.membership",
     "coordinator.progress",
