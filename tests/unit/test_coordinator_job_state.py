@@ -252,7 +252,7 @@ def test_a_unit_in_doubt_is_lent_anew_and_the_books_say_so() -> None:
     cast.complete(1, in_doubt=[unit])
     (event,) = cast.events("in doubt")
     assert event["units_returned"] == [[0, 0]]
-    assert "lent again under another lease" in event["reason"]
+    assert "lent again under another lease" in str(event["reason"])
     (again,) = cast.lease(1).units
     assert again.unit == unit.unit
     assert again.lease != unit.lease
