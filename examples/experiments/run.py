@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +108,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of --cell")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left behind
     if unknown := set(options.names) - set(names()):
         parser.error(f"no experiment is called {', '.join(sorted(unknown))}: {', '.join(names())}")
     if options.cell is not None:

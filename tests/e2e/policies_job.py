@@ -1,7 +1,7 @@
 """Parameters that count how often each sample was applied, under the policy that POLICY names.
 
-Replicas begin when as many are there as the environment says (REPLICAS, FOLDER). With DIES the first
-one kills itself, as nothing else could, at that step.
+Replicas begin when as many are there as REPLICAS says (they leave files in FOLDER). With DIES the
+first one kills itself at that step.
 """
 
 from __future__ import annotations

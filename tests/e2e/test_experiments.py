@@ -84,7 +84,10 @@ def test_over_real_sockets(frame: Any) -> None:
 
 
 TINY = """
-import dataclasses, time
+import asyncio, dataclasses, os, pathlib, time
+import numpy as np
+import pydownpour as dp
+from experiments.frame import processes
 from experiments.frame.charts import Lines, Series
 from experiments.frame.experiment import Claim, Column, Experiment, Form
 
@@ -95,7 +98,28 @@ class Setting:
     rate: float
 
 
+def begun():
+    pathlib.Path("FOLDER", f"stuck-{os.getpid()}").touch()
+
+
+def make_job(setting, seed):
+    job = dp.Job(parameters={"w": np.zeros(1, "f4")}, optimizer=dp.SGD(1.0))
+
+    @job.replica
+    async def train(replica):
+        begun()
+        await asyncio.Event().wait()
+
+    return job
+
+
+def in_processes(setting, seed):
+    return processes.run("tiny", setting, seed, replicas=2, shards=1)
+
+
 def measure(setting, seed):
+    if setting.name == "stuck":
+        begun()
     while setting.name == "stuck":
         time.sleep(0.01)
     return {"loss": setting.rate * (seed + 1), "gone": float("inf")}
@@ -132,7 +156,8 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     for name in SCRIPTS:
         (tmp_path / "examples" / "experiments" / f"{name}.py").unlink()
-    (tmp_path / "examples" / "experiments" / "tiny.py").write_text(TINY)
+    tiny = tmp_path / "examples" / "experiments" / "tiny.py"
+    tiny.write_text(TINY.replace("FOLDER", str(tmp_path)))
     return tmp_path
 
 
@@ -189,25 +214,31 @@ def test_what_it_does_not_understand_it_says(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("form", ["--short", "--real"])
-def test_an_interrupt_leaves_no_process(folder: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "number"),
+    [
+        ("--short", signal.SIGINT),
+        ("--short", signal.SIGTERM),
+        ("--short", signal.SIGKILL),
+        ("--real", signal.SIGINT),
+        ("--real", signal.SIGTERM),
+    ],
+)
+def test_whatever_ends_it_leaves_no_process(
+    folder: Path, form: str, number: signal.Signals
+) -> None:
+    """Ctrl-C reaches all of a terminal's processes, and the others only the one that was meant."""
     tiny = folder / "examples" / "experiments" / "tiny.py"
-    tiny.write_text(tiny.read_text().replace('("a", 0.25)', '("stuck", 0.25), ("stuck", 0.5)'))
+    text = tiny.read_text().replace('("a", 0.25)', '("stuck", 0.25), ("stuck", 0.5)')
+    tiny.write_text(text.replace("measure_real=measure", "measure_real=in_processes"))
     program = [sys.executable, "examples/experiments/run.py", form, "--processes", "2"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(program, cwd=folder, env=env, start_new_session=True) as running:
         whole = psutil.Process(running.pid)
-        is_real = form == "--real"
-        until(
-            lambda: (
-                whole.cpu_times().user > 0.1
-                if is_real
-                else len([p for p in whole.children() if p.cpu_times().user > 0.1]) >= 2
-            ),
-            "cell that computes",
-        )
+        until(lambda: len(list(folder.glob("stuck-*"))) == 2, "cells that compute")
         children = whole.children(recursive=True)
-        os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(60) == 130
+        assert len(children) >= 2
+        (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
+        assert running.wait(60) == (-number if number == signal.SIGKILL else 130)
     _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []

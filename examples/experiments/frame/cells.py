@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import connection
 from typing import NamedTuple
 
 from experiments.frame.experiment import Figures, FormName, Setting, load
@@ -45,8 +48,7 @@ def run_cells(cells: Sequence[Cell], processes: int) -> dict[Cell, Figures]:
 def _in_processes(cells: Sequence[Cell], processes: int) -> Mapping[Cell, Figures]:
     done: dict[Cell, Figures] = {}
     fresh = multiprocessing.get_context("spawn")
-    # A Ctrl-C reaches every process of the terminal; what becomes of these is decided here.
-    pool = ProcessPoolExecutor(processes, fresh, signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(processes, fresh, _begin)
     try:
         runs = {pool.submit(measure, cell): cell for cell in cells}
         for run in as_completed(runs):
@@ -60,6 +62,20 @@ def _in_processes(cells: Sequence[Cell], processes: int) -> Mapping[Cell, Figure
     finally:
         pool.shutdown()
     return done
+
+
+def _begin() -> None:
+    """In each process of the pool: it ends with the one that started it, whatever ends that."""
+    # A Ctrl-C reaches every process of the terminal; what becomes of these is decided there.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _say(done: int, of: int) -> None:
