@@ -599,6 +599,13 @@ def old_groups_get_no_answer(patch: Patch) -> None:
     patch.setattr(Shard, "admit", anew)
 
 
+def reduced_by_post(seed: int, plan: str) -> World:
+    """Groups whose sums reach the shards by POST: an answer that is late is lost for good."""
+    made = swarm.reduced(seed, plan)
+    made.settings = dataclasses.replace(made.settings, proxied=1.0)
+    return made
+
+
 def a_childs_sum_is_forgotten(patch: Patch) -> None:
     """Waited for, and not added."""
     add = reducing.Member._add
@@ -872,8 +879,8 @@ MUTATIONS: Final = (
              ("twice", "more often"), swarm.reduced),
     Mutation("old groups push on", ("zombie", "swarm"), old_groups_push_on,
              ("twice", "more often"), swarm.reduced),
-    Mutation("old groups get no answer", ("moves",), old_groups_get_no_answer,
-             ("ends well",), swarm.reduced),
+    Mutation("old groups get no answer", ("asleep",), old_groups_get_no_answer,
+             ("ends well",), reduced_by_post),
     Mutation("what is in doubt goes on", ("estranged", "swizzle"),
              what_is_in_doubt_goes_on_under_its_lease, ("more often",), swarm.reduced),
     Mutation("a child's sum is forgotten", ("calm",), a_childs_sum_is_forgotten,
