@@ -96,8 +96,11 @@ if TYPE_CHECKING:
         chain,
     )
     from pydownpour.policy.bfasgd import BFASGD
+    from pydownpour.policy.block_momentum import BlockMomentum
+    from pydownpour.policy.diloco import DiLoCo
     from pydownpour.policy.downpour import Downpour
     from pydownpour.policy.hard_sync import HardSync
+    from pydownpour.policy.model_averaging import ModelAveraging
     from pydownpour.policy.phases import Phases
     from pydownpour.policy.softsync import Softsync
     from pydownpour.policy.ssp import SSP
@@ -118,10 +121,12 @@ _HOMES = {
     "Adagrad": "optimizers",
     "Adam": "optimizers",
     "AdamW": "optimizers",
+    "BlockMomentum": "policy.block_momentum",
     "Clip": "optimizers",
     "ComputeModel": "sim.compute.cost",
     "Cosine": "optimizers",
     "DelayCompensated": "optimizers",
+    "DiLoCo": "policy.diloco",
     "Downpour": "policy.downpour",
     "GapAware": "optimizers",
     "HardSync": "policy.hard_sync",
@@ -134,6 +139,7 @@ _HOMES = {
     "Limits": "limits",
     "LinearScaling": "optimizers",
     "LinkModel": "sim.machines.host",
+    "ModelAveraging": "policy.model_averaging",
     "Momentum": "optimizers",
     "NaturalGradient": "replica.natural_gradient",
     "Nesterov": "optimizers",
@@ -164,6 +170,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "AuthError",
+    "BlockMomentum",
     "BudgetSpent",
     "CheckpointError",
     "Clip",
@@ -174,6 +181,7 @@ __all__ = [
     "Cosine",
     "DeadlineExceeded",
     "DelayCompensated",
+    "DiLoCo",
     "Downpour",
     "DownpourError",
     "Fenced",
@@ -192,6 +200,7 @@ __all__ = [
     "LinkModel",
     "LocalProtocolError",
     "MisuseError",
+    "ModelAveraging",
     "Momentum",
     "NaturalGradient",
     "Nesterov",

@@ -186,6 +186,23 @@ class Optimizer:
     @property
     def simd(self) -> str: ...
 
+@final
+class LocalOptimizer:
+    """An optimizer at work on one copy of the parameters, with its state: a replica's own steps.
+
+    The bits are those of a shard to which nobody else pushes. One call at a time.
+    """
+    def __new__(cls, optimizer: Optimizer, *, len: int) -> LocalOptimizer: ...
+    @property
+    def size(self) -> int:
+        """Bytes of its state: as many planes of len f32 as the optimizer has."""
+    def begin(self) -> None:
+        """Forget the state, as before the first step; what schedules count goes on."""
+    def step(self, target: _Bytes, gradient: Arrays, *, samples: int) -> bool:
+        """One update of target (f32, len elements), in place, by a gradient over so many samples;
+        False if something did not stay finite: it was written nevertheless. Raises ParameterError
+        for lengths that do not fit; nothing is written then."""
+
 def codecs() -> list[str]:
     """The names of the codecs this build can encode and decode, no codec not among them."""
 

@@ -141,7 +141,10 @@ class Job:
         parameters: Names -> arrays, the initial values, or what numpy reads as arrays (converted
             once). Names are flat: a dict of dicts is refused, write ``layer1.w``. float32 inside;
             float64, float16 and bfloat16 are converted, integers and masked arrays refused.
-        optimizer: What a shard does with a gradient, for example ``dp.Adagrad(lr=0.05)``.
+        optimizer: What a shard does with a gradient, for example ``dp.Adagrad(lr=0.05)``. Where
+            the policy has replicas train by themselves (``dp.DiLoCo``, say), what a replica does
+            with one; shards have an optimizer of the policy's, and None leaves the steps to the
+            replica function (``Replica.step``).
         policy: When replicas push and fetch, and how pushes combine; one of ours, or of a class of
             the job file's own, or one after the other: ``dp.Phases`` (docs/policies.md). None:
             ``dp.Downpour()``.
@@ -180,7 +183,7 @@ class Job:
         self,
         *,
         parameters: Mapping[str, Any],
-        optimizer: Part,
+        optimizer: Part | None = None,
         policy: Policy | Phases | None = None,
         data: Work | None = None,
         name: str | None = None,
@@ -192,9 +195,14 @@ class Job:
         self._parameters: dict[str, NDArray[Any]] | None = arrays_of(parameters)
         self.layout = Layout.of(self._parameters)
         _check_size(self.layout)
-        self.optimizer = _checked_optimizer(optimizer)
+        self.optimizer = None if optimizer is None else _checked_optimizer(optimizer)
         self.data = _checked(data, Work, "data", "dp.Work(len(x))")
         self.policy: Policy | Phases = _checked_policy(policy, self.optimizer, self.data)
+        outer = phases_of(self.policy).outer
+        shard_optimizer = self.optimizer if outer is None else outer
+        assert shard_optimizer is not None  # a policy that pushes gradients was checked for one
+        self.shard_optimizer: Part = shard_optimizer
+        """What shards do with what comes: the optimizer, or the policy's with deltas."""
         self.name = "job" if name is None else _checked_name(name)
         self.named = name is not None
         """False while the name is only the default, which a job file's name replaces."""
@@ -290,10 +298,13 @@ class Job:
     def _policy_words(self) -> str:
         return ", then ".join(policy.name for policy in phases_of(self.policy).policies)
 
+    def _optimizer_words(self) -> str:
+        return "no optimizer" if self.optimizer is None else self.optimizer.describe()
+
     def __repr__(self) -> str:
         return (
             f"<Job {self.name!r}: {self.layout.len} parameters in {len(self.layout.arrays)} "
-            f"arrays, {self.optimizer.describe()}, policy {self._policy_words()}, data {self.data}>"
+            f"arrays, {self._optimizer_words()}, policy {self._policy_words()}, data {self.data}>"
         )
 
 
@@ -310,7 +321,7 @@ def _check_size(layout: Layout) -> None:
 
 
 def _checked_policy(
-    policy: Policy | Phases | None, optimizer: Part, data: Work | None
+    policy: Policy | Phases | None, optimizer: Part | None, data: Work | None
 ) -> Policy | Phases:
     """Each of its phases, as every process will build it."""
     if not isinstance(policy, Phases):
@@ -319,7 +330,12 @@ def _checked_policy(
     phases = phases_of(declared)
     for one in phases.policies:
         check_policy(one)
-        check_together(optimizer.parts(), one)
+        if optimizer is None and one.outer() is None:
+            raise ConfigError(
+                f"policy {one.name} pushes gradients, and the job has no optimizer= for them, such "
+                "as dp.SGD(lr=0.1)"
+            )
+        check_together([] if optimizer is None else optimizer.parts(), one)
     phases.classes()
     if data is not None and phases.until and phases.until[-1] >= data.samples:
         raise ConfigError(

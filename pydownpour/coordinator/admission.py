@@ -14,6 +14,7 @@ from pydownpour.errors import AuthError, ConfigError, LayoutMismatch
 from pydownpour.layout import Partition
 from pydownpour.limits import Limits
 from pydownpour.net.access import check_not_plain
+from pydownpour.optimizers import Parts
 from pydownpour.policy import is_ours
 from pydownpour.policy.phases import phases_of
 from pydownpour.wire import messages
@@ -155,7 +156,7 @@ def assigned(
         stripe_len=partition.stripe_len,
         fragment_len=partition.fragment_len,
         fingerprint=job.layout.fingerprint,
-        optimizer=job.optimizer.parts(),
+        optimizer=job.shard_optimizer.parts(),
         policy=policy.settings,
         policy_version=policy.version,
         max_norm=job.max_norm,
@@ -233,7 +234,7 @@ def joined(
         policy=policy.settings,
         policy_version=policy.version,
         policies_own=own_policies(job),
-        optimizer=job.optimizer.parts(),
+        optimizer=parts_of(job),
         work=work,
         wire_dtype=job.wire_dtype,
         max_norm=job.max_norm,
@@ -243,6 +244,11 @@ def joined(
         lease_s=limits.lease_s,
         job=job.name,
     )
+
+
+def parts_of(job: Declared) -> Parts:
+    """What replicas hear of the job's optimizer: none where each user's loop has its own."""
+    return [] if job.optimizer is None else job.optimizer.parts()
 
 
 def _entry(job: Declared) -> Entry | None:

@@ -56,8 +56,15 @@ class Declared(Protocol):
         """Their names, shapes and places."""
 
     @property
-    def optimizer(self) -> Part:
-        """What shards do with a gradient."""
+    def optimizer(self) -> Part | None:
+        """What shards do with gradients, or replicas where they train by themselves.
+
+        None: there the users' loops step.
+        """
+
+    @property
+    def shard_optimizer(self) -> Part:
+        """What shards do with what comes: the same, or with deltas what the policy says."""
 
     @property
     def policy(self) -> DeclaredPolicy:

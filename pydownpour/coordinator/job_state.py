@@ -132,7 +132,7 @@ class JobState:
         self.ledger = Ledger(self.work, limits) if self.work is not None else None
         self.places = Places(self.partition, limits)
         self.policies = Policies(
-            declared.policy, limits, declared.optimizer.parts(), declared.codec
+            declared.policy, limits, admission.parts_of(declared), declared.codec
         )
         self.members = Membership(limits)
         self.groups = Groups(phases_of(declared.policy).reduction, self.replica_keeper, limits)

@@ -14,7 +14,12 @@ import msgspec
 from pydownpour.codecs import Codec
 from pydownpour.limits import DEFAULT, Limits
 from pydownpour.policy import Policy, check, check_codec, check_together, from_wire
-from pydownpour.policy.phases import Declared, check_same_reduction, phases_of
+from pydownpour.policy.phases import (
+    Declared,
+    check_same_outer,
+    check_same_reduction,
+    phases_of,
+)
 from pydownpour.wire.messages import PolicyEntry, PolicyStatus
 
 
@@ -106,6 +111,7 @@ class Policies:
         check_together(self._optimizer, policy)
         check_codec(self._codec, policy)
         check_same_reduction(policy, policy.reduction(), self.current.reduction())
+        check_same_outer(policy, policy.outer(), self.current.outer())
         self._phase = None
         if policy == self.current:
             return False

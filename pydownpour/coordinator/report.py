@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydownpour import histogram
+from pydownpour.coordinator.declared import Declared
 from pydownpour.coordinator.job_state import JobState
 from pydownpour.coordinator.ledger import FORGOTTEN
 from pydownpour.coordinator.membership import Member
@@ -85,7 +86,8 @@ def build_report(
         "replicas_more": _more(job, members, listed),
         "shards": [_shard(place, waits) for place in places[: job.limits.report_rows_max]],
         "shards_count": len(places),
-        "optimizer": job.declared.optimizer.describe(),
+        "optimizer": job.declared.shard_optimizer.describe(),
+        "local_optimizer": _local_optimizer(job.declared),
         "policy": job.policies.entry.settings,
         "policies": [_version(status) for status in job.policies.versions],
         "phases": job.policies.plan(),
@@ -128,6 +130,13 @@ def audit_report(report: Mapping[str, Any]) -> list[str]:
                     f"{what}: {by_replicas} by replicas, {report[what]} of the job, {total} to do"
                 )
     return wrong
+
+
+def _local_optimizer(declared: Declared) -> str | None:
+    """What replicas train with, where they do so by themselves."""
+    if declared.optimizer is declared.shard_optimizer:
+        return None
+    return "the user's" if declared.optimizer is None else declared.optimizer.describe()
 
 
 def _version(status: PolicyStatus) -> dict[str, Any]:

@@ -12,9 +12,13 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     phases.py      policies one after the other, as a job may declare them
     check.py       whether one can work, said before a job begins; back from the wire form
     table.py       those that ship, by name
+    averaging.py   rounds of deltas: what the three that average have in common
     bfasgd.py      B-FASGD: pushes and fetches by chance, where likely to be worth their bytes
+    block_momentum.py     replicas train alone for a block; the mean of how far is filtered (BMUF)
+    diloco.py      the same with AdamW inside, and Nesterov momentum outside
     downpour.py    Downpour SGD: asynchronous, no barrier, no gate
     hard_sync.py   rounds: every live replica gives one gradient, their mean is one update
+    model_averaging.py    replicas train alone for a block, and go on from their mean
     softsync.py    n-softsync: every few gradients are one update, and nobody waits
     staleness_aware.py    the same, each gradient divided by its staleness
     ssp.py         stale synchronous parallel: wait only for who is more than a slack behind

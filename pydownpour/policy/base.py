@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, final
 
 from pydownpour.codecs import Codec
+from pydownpour.optimizers import Part
 from pydownpour.policy.pieces.scale import AS_IT_IS, Scale
 
 NAMED_MAX: Final = 8
@@ -120,6 +121,7 @@ class ReplicaRule(abc.ABC):
         local_rate: Step of the replica's own copy between fetches, >= 0. None: the optimizer's lr
             if that is plain SGD, else 0.
         draws: How many random numbers it wants with each step: a rule has no chance of its own.
+        keeps_state: Where a replica trains by itself, its optimizer's state goes on behind a push.
     """
 
     payload: str = "accrued"
@@ -127,10 +129,27 @@ class ReplicaRule(abc.ABC):
     in_flight: int = 1
     local_rate: float | None = None
     draws: int = 0
+    keeps_state: bool = True
+
+    @property
+    def trains(self) -> bool:
+        """The replica trains its own copy, and pushes deltas of it.
+
+        It steps by the job's optimizer, or its user's loop does; shards have one of the policy's
+        (``Policy.outer``).
+        """
+        return self.payload == "delta"
 
     @abc.abstractmethod
     def after_step(self, clock: int, view: ClusterView) -> Actions:
         """What to do after step number ``clock`` (the first step is 0)."""
+
+    def after_flush(self, clock: int, view: ClusterView) -> Actions:
+        """What to fetch, and wait for, behind a delta whose push no step asked for.
+
+        There was no more work, say. It is done before the replica goes on.
+        """
+        return Actions(push=True, fetch=self.trains)
 
 
 # -- a shard's half --------------------------------------------------------------------------------
@@ -321,6 +340,13 @@ class Policy(abc.ABC):
 
     def reduction(self) -> Reduction | None:
         """How replicas reduce among themselves; None: they push what they have to shards."""
+        return None
+
+    def outer(self) -> Part | None:
+        """What shards do with deltas, where replicas train with the job's optimizer.
+
+        None: shards have the job's.
+        """
         return None
 
     def may_lease(self, replica: int, members: tuple[int, ...], samples_done: int) -> str:

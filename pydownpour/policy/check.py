@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pydownpour import _core, limits
 from pydownpour.codecs import Codec
 from pydownpour.errors import ConfigError
+from pydownpour.optimizers import Part
 from pydownpour.policy.base import (
     Accumulate,
     Actions,
@@ -75,11 +76,16 @@ def from_wire(settings: Mapping[str, object], users: UsersPolicies | None = None
 
 
 def check_together(parts: Sequence[tuple[str, dict[str, float]]], policy: Policy) -> None:
-    """Whether a job's optimizer, by its parts, gives a policy what it goes by.
+    """Whether a job's optimizer, by its parts, gives a policy what it goes by; () if it has none.
 
     Raises:
         ConfigError: it does not, and what would.
     """
+    if policy.outer() is not None and parts and _core.Optimizer(parts).history:
+        raise ConfigError(
+            f"policy {policy.name}: replicas step by themselves with this job's optimizer, and "
+            f"its {parts[0][0]} mends stale gradients: there are none; leave it out"
+        )
     if policy.needs_deviation and not _core.Optimizer(parts).tells:
         raise ConfigError(
             f"policy {policy.name} goes by how much gradients differ, and this job's optimizer "
@@ -132,7 +138,9 @@ def check(policy: Policy) -> None:
     _check_name(policy, who)
     _check_wire(policy, who)
     _ = _made(policy.codec, (Codec, type(None)), f"{who}: codec()")
-    _check_replica(_made(policy.replica, ReplicaRule, f"{who}: replica()"), who)
+    rule = _made(policy.replica, ReplicaRule, f"{who}: replica()")
+    _check_replica(rule, who)
+    _check_training(policy, rule, who)
     _check_shard(policy, who)
 
 
@@ -184,6 +192,31 @@ def _check_replica(rule: ReplicaRule, who: str) -> None:
         )
     view = ClusterView(epoch=1, draws=(0.5,) * draws)
     _made(lambda: rule.after_step(0, view), Actions, f"{who}: after_step(0, view)")
+
+
+def _check_training(policy: Policy, rule: ReplicaRule, who: str) -> None:
+    """Deltas go to an optimizer of their own; gradients go to the job's."""
+    outer = _made(policy.outer, (Part, type(None)), f"{who}: outer()")
+    if outer is not None:
+        _asked(f"{who}: outer()", lambda: _core.Optimizer(outer.parts()))
+    if rule.trains != (outer is not None):
+        raise ConfigError(
+            f"{who}: payload={rule.payload!r} and outer()={outer!r}: replicas that push deltas "
+            "train with the job's optimizer, and outer() says what shards do with a delta, for "
+            "example dp.SGD(lr=1.0); with any other payload it is None"
+        )
+    if not rule.trains:
+        return
+    if rule.land != "keep":
+        raise ConfigError(
+            f"{who}: land={rule.land!r} would lose what the copy gained that no push carries; with "
+            "payload='delta' it is 'keep'"
+        )
+    if policy.reduction() is not None or policy.shard().repeats:
+        raise ConfigError(
+            f"{who}: deltas are neither reduced among replicas nor taken again: reduction() must "
+            "be None, and its ShardRule's repeats False"
+        )
 
 
 def _check_shard(policy: Policy, who: str) -> None:

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, final
 
 from pydownpour import config, limits
 from pydownpour.errors import ConfigError
+from pydownpour.optimizers import Part
 from pydownpour.policy.base import Policy, Reduction
 
 PHASES_MAX: Final = 64
@@ -88,6 +89,18 @@ class Phases:
             check_same_reduction(policy, other, first)
         return first
 
+    @property
+    def outer(self) -> Part | None:
+        """What shards do with deltas, in all of its phases.
+
+        Raises:
+            ConfigError: it is not the same in all of them.
+        """
+        first, *others = [policy.outer() for policy in self.policies]
+        for policy, other in zip(self.policies[1:], others, strict=True):
+            check_same_outer(policy, other, first)
+        return first
+
     def classes(self) -> tuple[type[Policy], ...]:
         """Those of its policies, each once.
 
@@ -115,6 +128,22 @@ def check_same_reduction(policy: Policy, one: Reduction | None, other: Reduction
         raise ConfigError(
             f"policy {policy.name}: replicas reduce among themselves from a job's beginning to its "
             "end, or never: where gradients are added up (reduce=...), and how, cannot change"
+        )
+
+
+def check_same_outer(policy: Policy, one: Part | None, other: Part | None) -> None:
+    """What shards do with what comes is decided once for a job.
+
+    Raises:
+        ConfigError: a policy has it otherwise.
+    """
+    if one != other:
+        words = [
+            "the job's optimizer" if part is None else part.describe() for part in (one, other)
+        ]
+        raise ConfigError(
+            f"policy {policy.name}: shards would have {words[0]}, and this job's have {words[1]} "
+            "from its beginning to its end: what they do with what comes cannot change"
         )
 
 

@@ -1,4 +1,4 @@
-"""Gradients that no push carries yet, added up."""
+"""What no push carries yet: gradients, added up; or what is behind a replica's own steps."""
 
 from __future__ import annotations
 
@@ -60,6 +60,10 @@ class Accrual:
     def add(self, arrays: _core.Arrays, base: Base, samples: int, lease: int | None) -> None:
         """Add one gradient, all of whose elements are finite."""
         arrays.accumulate(self.sum, overwrite=self.is_empty)
+        self.note(base, samples, lease)
+
+    def note(self, base: Base, samples: int, lease: int | None) -> None:
+        """The same of one that the replica has made a step of: the copy has it."""
         if self.is_empty:
             self._base = base
         self._steps += 1

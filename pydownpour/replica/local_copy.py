@@ -34,9 +34,14 @@ class LocalCopy:
         self.flat: Flat = layout.zeros()
         self._keeps = False
         self._anchor: Flat | None = None
-        """What the last fetch brought, where the copy's own progress since then is kept."""
+        """What the last fetch brought, where the copy's own progress since then is kept; of deltas,
+        the copy as it was when the last fetch or push had ended."""
         self._since: Flat | None = None
         """Own steps since the fetch that comes next was asked for."""
+        self._is_pushed = False
+        """Pushes carry deltas of it."""
+        self._is_moved = False
+        """It has gained something that no push carries."""
         self._views = layout.views(self.flat)
         self._foreign = {
             spec.name: np.zeros(spec.shape, numpy_dtype(spec.dtype))
@@ -46,12 +51,14 @@ class LocalCopy:
         self.parameters = Parameters({**self._views, **self._foreign})
         self.base = Base()
 
-    def begin(self, landing: str) -> None:
+    def begin(self, landing: str, *, is_pushed: bool = False) -> None:
         """From now on fetches land so.
 
         ``replace`` the copy, ``keep`` its own progress since the last, or ``redo`` its own steps
         since it was asked for. The next one replaces it, whatever it had gained by itself.
+        ``is_pushed``: pushes carry what it gains.
         """
+        self._is_pushed, self._is_moved = is_pushed, False
         self._keeps, self._anchor = landing == "keep", None
         self._since = np.zeros_like(self.flat) if landing == "redo" else None
 
@@ -59,9 +66,13 @@ class LocalCopy:
         """Take what was fetched: replace the copy, keep what it gained by itself, or redo that."""
         if self._since is not None:
             np.add(values, self._since, out=self.flat)
-        elif self._anchor is None:
+        elif self._anchor is None or (self._is_pushed and not self._is_moved):
+            # Nothing is kept, so nothing is rounded either.
             np.copyto(self.flat, values)
-            self._anchor = values.copy() if self._keeps else None
+            if self._anchor is not None:
+                np.copyto(self._anchor, values)
+            elif self._keeps:
+                self._anchor = values.copy()
         else:
             np.subtract(values, self._anchor, out=self._anchor)
             np.add(self.flat, self._anchor, out=self.flat)
@@ -75,6 +86,35 @@ class LocalCopy:
         if self._since is not None:
             gradient.step(self._since, rate)
         self._round_foreign()
+
+    def train(self, gradient: _core.Arrays, optimizer: _core.LocalOptimizer, samples: int) -> bool:
+        """One step of the replica's own optimizer; False if something did not stay finite."""
+        self._is_moved = True
+        is_finite = optimizer.step(self.flat, gradient, samples=samples)
+        self._round_foreign()
+        return is_finite
+
+    def trained(self) -> None:
+        """The user's loop has written another step into the arrays."""
+        self._is_moved = True
+        for name, array in self._foreign.items():
+            # Where it wrote nothing, the view is more exact than its rounding.
+            view = self._views[name]
+            np.copyto(view, array, where=array != view.astype(array.dtype), casting="same_kind")
+
+    def delta(self) -> Flat:
+        """How far it went since the last push or fetch, (elements,) float32, as a gradient has it.
+
+        In the place of what it went from, which nobody can take again; :meth:`carried` ends that.
+        """
+        assert self._anchor is not None
+        return np.subtract(self._anchor, self.flat, out=self._anchor)
+
+    def carried(self) -> None:
+        """A push has the delta, or it is given up: the next one begins here."""
+        assert self._anchor is not None
+        np.copyto(self._anchor, self.flat)
+        self._is_moved = False
 
     def asked(self) -> None:
         """A fetch is about to be asked for: what was stepped until now, it will bring."""

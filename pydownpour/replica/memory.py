@@ -13,6 +13,9 @@
     gradient      4                 only with a codec: what a refusal gives back    EncodedPush
     anchor        4                 only if a landing keeps the copy's own          LocalCopy
                                     progress: what the last fetch brought
+                                    or, of deltas, what the next one is counted from
+    state         4 a plane         only if the replica trains by itself, and its   LocalOptimizer
+                                    optimizer keeps any: momentum 1, Adam 2
     since         4                 only if a landing redoes the copy's own steps:  LocalCopy
                                     those since a fetch was asked for
     group's sum   4                 only if replicas reduce among themselves: what  Member
@@ -24,9 +27,9 @@
                   direction and     natural: rank times width, of its inputs and
                   element of a row  of their derivatives; the loop's own
 
-So a replica that pushes after each step holds three times its parameters, and one that accrues four
-times. The user's own arrays, and what they compute with, come on top; nothing keeps a gradient once
-``step`` has returned.
+So a replica that pushes after each step holds three times its parameters, one that accrues four
+times, and one that trains by itself four times and its optimizer's state. The user's own arrays,
+and what they compute with, come on top; nothing keeps a gradient once ``step`` has returned.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class _Face:
 
         They change only inside ``step``, by the local step and when a fetch lands, and before a
         unit that had to be waited for. What you write into them is a local change until the next
-        fetch lands; assigning another array raises. ``dict(replica.parameters)`` is a plain dict.
+        fetch lands, or a step of your own where the policy has replicas train by themselves
+        (``step()``); assigning another array raises. ``dict(replica.parameters)`` is a plain dict.
         """
         return self._trainer.copy.parameters
 
@@ -65,22 +66,30 @@ class Replica(_Face):
 
     def step(
         self,
-        gradients: Mapping[str, Any],
+        gradients: Mapping[str, Any] | None = None,
         *,
         loss: float | None = None,
         samples: int | None = None,
     ) -> Coroutine[Any, Any, None]:
         """Give one minibatch's gradient; push and fetch go on in the background.
 
+        Where the policy has replicas train by themselves (``dp.ModelAveraging``, ``dp.DiLoCo``),
+        the replica's copy takes a step of the job's optimizer with it, and what is pushed after
+        some steps is how far the copy went. A loop with an optimizer of its own writes its step
+        into ``parameters`` and calls ``step()`` without gradients.
+
         Args:
             gradients: For each parameter's name an array of its shape: any float dtype, any
                 strides; lists too, which cost a conversion each. None is no gradient for that
                 parameter and counts as zeros. Integers, masked arrays and nested dicts are refused.
+                None in place of all: the step is in the parameters already.
             loss: The minibatch's loss, for the progress display and the report.
             samples: Samples in the minibatch; by default the length of the batch last taken from
                 the unit.
 
         Raises:
+            ConfigError: none were given, and the policy pushes gradients; or some were, and the job
+                has no optimizer for them.
             GradientMismatch: a name is missing or added, or a shape differs.
             UnsupportedArray: a gradient that is no array of floating-point numbers.
             NonFiniteGradient: too many steps in a row held NaN or Inf (one alone is dropped,
@@ -94,7 +103,7 @@ class Replica(_Face):
         return self._trainer.guard.call("step", self._stepping, gradients, loss, samples)
 
     async def _stepping(
-        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+        self, gradients: Mapping[str, Any] | None, loss: float | None, samples: int | None
     ) -> None:
         await self._run("step", self._trainer.step(gradients, loss, samples))
         await asyncio.sleep(0)  # the user's loop has other tasks
@@ -134,7 +143,7 @@ class BlockingReplica(_Face):
 
     def step(
         self,
-        gradients: Mapping[str, Any],
+        gradients: Mapping[str, Any] | None = None,
         *,
         loss: float | None = None,
         samples: int | None = None,

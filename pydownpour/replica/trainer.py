@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -52,7 +53,8 @@ class Trainer:
     """The user's side of a replica: everything that happens in the user's thread.
 
     Order of one step (Dean et al. 2012, appendix): accrue the gradient, step locally, push what is
-    accrued if it is time, land a finished fetch, start the next if it is time.
+    accrued if it is time, land a finished fetch, start the next if it is time. Where the policy has
+    replicas train by themselves: step locally, push how far that went if it is time, and so on.
 
     Args:
         session: Open.
@@ -79,6 +81,11 @@ class Trainer:
         self.copy = LocalCopy(session.layout)
         self.accrual = Accrual(session.layout)
         self.encoder = Encoder(session.layout, joined)
+        self.local: _core.LocalOptimizer | None = None
+        """What the copy is trained with, if the policy has replicas do that and the job says how;
+        its state stays when the policy changes."""
+        self._rejoins: Gate | None = None
+        """What a fetch waits for that is to land before the copy goes on: its delta was pushed."""
         self.steps = self.samples = self.units = self.pushes = 0
         self._obey(session.coordination.policy)
         self.switches = 0
@@ -112,15 +119,19 @@ class Trainer:
     # -- the calls -------------------------------------------------------------------------------
 
     def step(
-        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+        self, gradients: Mapping[str, Any] | None, loss: float | None, samples: int | None
     ) -> Steps[None]:
-        """Give one minibatch's gradient."""
+        """Give one minibatch's gradient, or say that a step was made."""
         self.standing.check_training()
         self._check_refusals()
-        arrays = self._taken(gradients)
+        self._check_who_steps(gradients is not None)
+        arrays = None if gradients is None else self._taken(gradients)
         count = self._note_step(loss, samples)
         actions = self.ruling.rule.after_step(self.steps - 1, self._view())
-        push = yield from self._give(arrays, count, actions)
+        if arrays is None or self.ruling.rule.trains:
+            push = yield from self._train(arrays, count, actions)
+        else:
+            push = yield from self._give(arrays, count, actions)
         if push is not None and actions.wait:
             yield from self._await("push", self.outbox.all_settled(push.index))
         elif push is not None and self.must_wait:
@@ -192,7 +203,10 @@ class Trainer:
 
     def flush(self) -> Steps[None]:
         """Push what is accrued; wait until it is answered and finished units are reported."""
-        yield from self._push()
+        push = yield from self._push()
+        if push is not None and self.ruling.rule.trains:
+            actions = self.ruling.rule.after_flush(self.steps, self._view())
+            self._rejoins = self._gate(actions, push) if actions.fetch else None
         yield from self._await("push", self.outbox.all_settled(self.pushes))
         yield from self._await("work", self.leases.settle())
 
@@ -206,10 +220,10 @@ class Trainer:
             entry = yield from self._await("work", lent)
             if isinstance(entry, UnitEntry):
                 yield from self._go_over()
-                if self.leases.waited:
+                if self.leases.waited or self._rejoins is not None:
                     # Its parameters are as old as the wait: after a warm start, all of it.
                     self.leases.waited = False
-                    yield from self.fetch()
+                    yield from self._rejoin()
                 self._unit_began = self.clock()
                 self.unit = Unit(entry, self.work)
                 return self.unit
@@ -231,7 +245,11 @@ class Trainer:
         )
         self._pushes_before = self.pushes
         """Made under another rule."""
-        self.copy.begin(self.ruling.rule.land)
+        rule = self.ruling.rule
+        self.copy.begin(rule.land, is_pushed=rule.trains)
+        if rule.trains and self.local is None and session.joined.optimizer:
+            chain = _core.Optimizer(session.joined.optimizer)
+            self.local = _core.LocalOptimizer(chain, len=session.layout.len)
         self.encoder.leaves_out = self.ruling.leaves_out
         self.memory = PushMemory(
             self.encoder, self.ruling.in_flight_max, session.coordination.limits
@@ -244,6 +262,7 @@ class Trainer:
             yield from self._push()
             yield from self._await("push", self.outbox.all_settled(self.pushes))
             self._obey(entry)
+            self._rejoins = None
             self.switches += 1
             log.info(
                 "policy %s, version %d; before: version %d", entry.settings, entry.version, before
@@ -303,6 +322,55 @@ class Trainer:
             return self._post(arrays, accrued, room, found, again=again)
         return (yield from self._push(again=again)) if is_pushed else None
 
+    def _check_who_steps(self, has_gradients: bool) -> None:
+        """Who makes a step, the replica's optimizer or the user's loop, if either may.
+
+        Raises:
+            ConfigError: neither; what would.
+        """
+        name, trains = self.ruling.name, self.ruling.rule.trains
+        if not has_gradients and not trains:
+            raise ConfigError(
+                f"step() without gradients, and policy {name} pushes gradients: give them, "
+                "step(grads). Steps of a loop's own go with a policy whose replicas train by "
+                "themselves, such as dp.ModelAveraging or dp.DiLoCo"
+            )
+        if has_gradients and trains and self.local is None:
+            raise ConfigError(
+                "step(grads), and the job has no optimizer=: write the step into the parameters "
+                "and call step(), or give the job one, such as dp.SGD(lr=0.1)"
+            )
+
+    def _train(
+        self, arrays: _core.Arrays | None, samples: int, actions: Actions
+    ) -> Steps[Push | None]:
+        """Step the replica's own copy, or take the step that was made; push if it is time."""
+        bad, first, _ = (0, -1, 0.0) if arrays is None else arrays.check(self.encoder.fragment_len)
+        is_finite = True
+        if bad:
+            self._drop(bad, first)
+        else:
+            if arrays is None:
+                self.copy.trained()
+            elif self.local is not None:
+                is_finite = self.copy.train(arrays, self.local, samples)
+            self._dropped_in_a_row = 0
+            unit = self.unit
+            if unit is not None:
+                unit.last_push = self.pushes + 1
+            self.accrual.note(self.copy.base, samples, None if unit is None else unit.lease)
+        if not is_finite:
+            words = "the step of its own optimizer did not stay finite; choose a smaller rate"
+            return (yield from self._push(lost=words))
+        if self._rejoins is not None:
+            yield from self._rejoin()
+        return (yield from self._push()) if actions.push else None
+
+    def _rejoin(self) -> Steps[None]:
+        """Fetch before the copy goes on; behind a delta that was pushed, as the rule said then."""
+        gate, self._rejoins = self._rejoins, None
+        yield from self.fetch(gate)
+
     def _drop(self, bad: int, first: int) -> None:
         """A NaN or Inf is never pushed: the step's gradient is dropped, counted and named."""
         self.dropped += 1
@@ -359,14 +427,28 @@ class Trainer:
 
     # -- push and fetch --------------------------------------------------------------------------
 
-    def _push(self, *, again: bool = False) -> Steps[Push | None]:
-        """Hand what is accrued to the outbox, or drop it for the last; None if there is nothing."""
+    def _push(self, *, again: bool = False, lost: str = "") -> Steps[Push | None]:
+        """Hand what is accrued to the outbox, or drop it for the last; None if there is nothing.
+
+        ``lost``: why nothing of it may be applied.
+        """
         if self.accrual.is_empty:
             return None
-        arrays = self.encoder.whole(self.accrual.sum)
-        accrued = self.accrual.take()
+        trains, accrued = self.ruling.rule.trains, self.accrual.take()
+        if trains:
+            # It is counted from what landed last, whenever its first step was made.
+            accrued = dataclasses.replace(accrued, base=self.copy.base)
+        arrays = self.encoder.whole(self.copy.delta() if trains else self.accrual.sum)
         room, found = yield from self._encode(arrays, accrued.base)
-        return self._post(arrays, accrued, room, found, again=again)
+        push = self._post(arrays, accrued, room, found, again=again, lost=lost)
+        if trains:
+            self.copy.carried()
+            if self.local is not None and (push.reason or not self.ruling.rule.keeps_state):
+                self.local.begin()
+            if push.reason:
+                # The copy holds what nobody has: back to what there is.
+                yield from self.fetch()
+        return push
 
     def _encode(self, arrays: _core.Arrays, base: Base) -> Steps[tuple[EncodedPush, Found]]:
         """Encode the next push, into memory that an earlier one may still be leaving."""
@@ -433,6 +515,7 @@ class Trainer:
         found: Found,
         *,
         again: bool,
+        lost: str = "",
     ) -> Push:
         self.underflowed += found.underflowed
         self.pushes += 1
@@ -446,7 +529,11 @@ class Trainer:
             leases=accrued.leases,
         )
         most = self.session.joined.max_norm
-        if found.bad or found.overflowed:
+        if lost:
+            push.reason = self._not_sent(accrued, f"{lost}; {self._what(accrued)} is given up")
+            if not found.bad:  # else nothing was taken of what a codec keeps
+                self.encoder.not_applied(room, range(room.fragments))
+        elif found.bad or found.overflowed:
             push.reason = self._cannot_be_sent(arrays, accrued, found)
         elif most is not None and found.norm > most:
             push.reason = self._too_large(accrued, found, most)
@@ -472,9 +559,15 @@ class Trainer:
         self.overflowed += count
         first = found.first_bad if found.bad else found.first_overflowed
         name, index = self.encoder.place(first)
+        if found.bad and self.ruling.rule.trains:
+            return self._not_sent(
+                accrued,
+                f"{self._what(accrued)} holds {found.bad} NaN or infinite values, the first in "
+                f"{name!r} at flat index {index}; given up, nothing was pushed",
+            )
         return self._not_sent(
             accrued,
-            f"{count} values of {_the_gradient(accrued)} are too large for the "
+            f"{count} values of {self._what(accrued)} are too large for the "
             f"{wire} they travel as, the first in {name!r} at flat index {index}: "
             f"{arrays.value(first):g}"
             + (f", the largest possible is {LARGEST[wire]:g}" if wire in LARGEST else "")
@@ -487,10 +580,17 @@ class Trainer:
         """A push that the shards would refuse is not sent to them: dropped, and why."""
         return self._not_sent(
             accrued,
-            f"{_the_gradient(accrued)} has an L2 norm of {found.norm:.6g}, above the "
+            f"{self._what(accrued)} has an L2 norm of {found.norm:.6g}, above the "
             f"job's max_norm of {most:g}; dropped, nothing was pushed. Scale or clip it before "
             "step(), or choose a larger max_norm",
         )
+
+    def _what(self, accrued: Accrued) -> str:
+        """For messages: what a push carries."""
+        if self.ruling.rule.trains:
+            return f"the delta of {accrued.steps} step{'s' if accrued.steps > 1 else ''}"
+        many = f", accrued over {accrued.steps} steps," if accrued.steps > 1 else ""
+        return f"the gradient{many}"
 
     def _not_sent(self, accrued: Accrued, why: str) -> str:
         self._unsent += 1
@@ -546,12 +646,3 @@ class Trainer:
             **self.waited.by_kind(),
             residual_bytes=0 if self.encoder.residual is None else self.encoder.residual.nbytes,
         )
-
-
-def _the_gradient(accrued: Accrued) -> str:
-    """For messages, with how many steps it is the sum of."""
-    return (
-        f"the gradient, accrued over {accrued.steps} steps,"
-        if accrued.steps > 1
-        else ("the gradient")
-    )

@@ -152,7 +152,8 @@ class Play:
             )
             actions = m.rule.after_step(m.clock, view)
             m.clock += 1
-            if actions.push:
+            # At the end of its work a replica pushes what it has accrued, whatever the rule says.
+            if actions.push or m.clock == m.steps:
                 m.open_push = PushInfo(m.id, m.clock, 8, 1.0, m.base)
             else:  # a step counts when its push has its answer, or else at once
                 self.clocks[m.id] = m.clock

@@ -282,10 +282,20 @@ def initial(parts: Parts, len: int) -> State:
 
 
 def update(
-    parts: Parts, w: Array, g: Array, state: State, at: Context, scale: float | f32 = 1.0
+    parts: Parts,
+    w: Array,
+    g: Array,
+    state: State,
+    at: Context,
+    scale: float | f32 = 1.0,
+    since: int | None = None,
 ) -> tuple[Array, State]:
-    """One update through the whole chain: lr times every factor of it, then part by part."""
+    """One update through the whole chain: lr times every factor of it, then part by part.
+
+    ``since``: updates of the state, if it is younger than what schedules count.
+    """
     rate = math.prod([SCHEDULES[name](at, **n) for name, n in parts if name in SCHEDULES])
+    at = at if since is None else dataclasses.replace(at, count=since)
     g = g * f32(scale)
     rest, changed = list(state), []
     for name, numbers in parts[:-1]:

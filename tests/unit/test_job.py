@@ -254,7 +254,9 @@ def test_odd_arrays_are_parameters_too() -> None:
 
 
 def test_a_chain_is_an_optimizer() -> None:
-    assert make_job(optimizer=chain(Clip(1.0), SGD(lr=1.0))).optimizer.parts()[0][0] == "clip"
+    job = make_job(optimizer=chain(Clip(1.0), SGD(lr=1.0)))
+    assert job.shard_optimizer is job.optimizer
+    assert job.shard_optimizer.parts()[0][0] == "clip"
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.errors import ConfigError
+from pydownpour.optimizers import SGD, Clip
 from pydownpour.policy import (
     Accumulate,
     Actions,
@@ -19,6 +20,7 @@ from pydownpour.policy import (
     NotYet,
     Policy,
     PushInfo,
+    Reduction,
     ReplicaRule,
     Scale,
     ShardRule,
@@ -108,6 +110,26 @@ def with_replica(**attributes: Any) -> Policy:
     return Mine()
 
 
+DESCENDING = SGD(lr=1.0)
+
+
+def training(outer: Any = DESCENDING, among: Any = None, **attributes: Any) -> Policy:
+    """One whose replicas train by themselves, or should."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Good):
+        def replica(self) -> ReplicaRule:
+            return with_replica(**attributes).replica()
+
+        def outer(self) -> Any:
+            return outer
+
+        def reduction(self) -> Any:
+            return among
+
+    return Mine()
+
+
 class Answering(Taking):
     answer: Any = None
 
@@ -148,7 +170,13 @@ class Secretive(Taking):
         (Changing(rate=1.0), "made again from its settings it is"),
         (Heavy(), r"table=\(1, 2\) does not travel to shards and replicas"),
         (Good(rate=2.0**60), "does not travel to shards"),
-        (with_replica(payload="delta"), "payload='delta'; known are accrued"),
+        (with_replica(payload="values"), "payload='values'; known are accrued, delta"),
+        (with_replica(payload="delta"), r"payload='delta' and outer\(\)=None: replicas that push"),
+        (training(payload="accrued"), r"payload='accrued' and outer\(\)=SGD"),
+        (training(payload="delta", land="replace"), "land='replace' would lose what the"),
+        (training(payload="delta", land="keep", outer=Clip(1.0)), r"outer\(\) failed: ConfigError"),
+        (training(payload="delta", land="keep", outer="sgd"), r"outer\(\) is 'sgd', must be Part"),
+        (training(payload="delta", land="keep", among=Reduction()), "deltas are neither reduced"),
         (with_replica(land="elastic"), "land='elastic'; known are replace, redo, keep"),
         (with_replica(in_flight=0), "in_flight=0 must be a whole number, at least 1"),
         (with_replica(local_rate=-1.0), "local_rate=-1.0 must be at least 0, or None"),

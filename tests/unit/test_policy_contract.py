@@ -29,6 +29,12 @@ from tests.fakes.policies import EveryFew, Few
 
 SETTINGS: Final[dict[str, list[dict[str, Any]]]] = {
     "bfasgd": [{}, {"c_fetch": 0.5}, {"c_fetch": 0.0, "overlap": True}, {"deviation": 0.001}],
+    "blockmomentum": [
+        {"every": 2, "replicas": 2},
+        {"every": 3, "nesterov": "cntk", "momentum": 0.5},
+    ],
+    "diloco": [{"every": 3}, {}],
+    "modelaveraging": [{"every": 1}, {"every": 2, "combine": "sum", "by_samples": True}],
     "hardsync": [{}, {"ordered": True}, {"combine": "sum", "replicas": 3}, {"by_samples": True}],
     "softsync": [{}, {"n": 3}, {"n": 2, "replicas": 3, "divide_rate": True}],
     "staleness_aware": [{}, {"n": 1}, {"n": 2, "power": 0.5}],

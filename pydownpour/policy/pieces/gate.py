@@ -6,7 +6,7 @@ import dataclasses
 from typing import Protocol, final
 
 from pydownpour.policy.base import Actions, ClusterView, ReplicaRule
-from pydownpour.policy.pieces.payload import Accrued
+from pydownpour.policy.pieces.payload import Payload
 from pydownpour.policy.pieces.schedule import Schedule, Turn
 
 
@@ -51,8 +51,9 @@ class Barrier:
     in_flight: int = 1
 
     def after(self, turn: Turn, clock: int, view: ClusterView) -> Actions:
-        """What it is time for, and wait for the round."""
-        return Actions(push=turn.push, fetch=turn.fetch, wait=True, after_round=True)
+        """What it is time for, and behind a push wait for the round."""
+        push, fetch = turn.push, turn.fetch
+        return Actions(push=push, fetch=fetch, wait=push, after_round=push)
 
 
 @final
@@ -82,12 +83,15 @@ class Slack:
 class Stepping(ReplicaRule):
     """A replica's half: it steps after a schedule, pushes a payload, and waits at a gate."""
 
-    def __init__(self, schedule: Schedule, payload: Accrued, gate: Gate) -> None:
+    def __init__(self, schedule: Schedule, payload: Payload, gate: Gate) -> None:
         self._schedule, self._gate = schedule, gate
         self.payload, self.land = payload.payload, payload.land
-        self.local_rate = payload.local_rate
+        self.local_rate, self.keeps_state = payload.local_rate, payload.keeps_state
         self.in_flight = gate.in_flight
         self.draws = schedule.draws
 
     def after_step(self, clock: int, view: ClusterView) -> Actions:
         return self._gate.after(self._schedule.turn(clock, view), clock, view)
+
+    def after_flush(self, clock: int, view: ClusterView) -> Actions:
+        return self._gate.after(Turn(push=True, fetch=self.trains), clock, view)

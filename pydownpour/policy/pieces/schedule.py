@@ -51,6 +51,20 @@ class Every:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
+class Blocks:
+    """Push and fetch together, behind each block of so many steps."""
+
+    every: int
+    draws: ClassVar[int] = 0
+
+    def turn(self, clock: int, view: ClusterView) -> Turn:
+        """As the class says."""
+        is_end = (clock + 1) % self.every == 0
+        return Turn(push=is_end, fetch=is_end)
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
 class Thrift:
     """Push and fetch after each step where it is likely to be worth its bytes.
 

@@ -10,6 +10,9 @@ it applied, and no history has to be searched: at each place stand
 and both bounds meet at a push whose answer is known. Too little is a lost acknowledged push, too
 much is one applied twice or invented. A replica's copy must obey the upper bound, never fall, and
 after a fetch it waited for hold everything that was acknowledged to anybody before it asked.
+
+Where replicas train by themselves, they do with SGD of lr = 1, too: a delta is a sum of gradients.
+Their copies may hold steps that no push carries yet, and so anything that was ever given.
 """
 
 from __future__ import annotations
@@ -141,7 +144,8 @@ class Oracle:
         parameters: Elements.
         width: Pushes before places are used again.
         policy: When to push and fetch; its copies must stand still or hold their own steps once,
-            and rounds must be summed. One that is not ours pushes after each step.
+            and rounds must be summed, and deltas added as they are. One that is not ours pushes
+            after each step.
         others: Policies that the job may go over to; the same of them.
         rng: When the job's function fetches and waits for it.
         codec: How pushes travel, if the policy does not say. Each must then be of one step.
@@ -161,12 +165,8 @@ class Oracle:
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
         policies = (policy, *others)
-        for rule in (one.replica() for one in policies):
-            if rule.local_rate != 0 and rule.land != "redo":
-                raise ConfigError(
-                    "the oracle compares whole copies: they must stand still (local_rate=0), or "
-                    "hold each step of their own once (land='redo')"
-                )
+        _check_copies(policies)
+        self._trains = policy.outer() is not None
         self._moves = any(one.replica().local_rate is None for one in policies)
         """A replica's copy holds its own gradient when the step ends."""
         self.width = width
@@ -180,9 +180,12 @@ class Oracle:
         """What replicas saw that they should not."""
         self._is_visible = not any(one.shard().combines for one in policies)
         """What is acknowledged is in the parameters, not in a round that is open."""
-        self._may_fall = self._moves and not self._is_visible
+        self._may_fall = (self._moves or self._trains) and not self._is_visible
         """While replicas and shards obey different policies, a copy may hold its own gradient that
-        is in a shard's open round, and so not in what it fetches next."""
+        is in a shard's open round, and so not in what it fetches next. So does one that trains by
+        itself, if its delta came too late for the round it was for."""
+        self.given: NDArray[np.float64] = np.zeros(parameters)
+        """At each element, gradients that were ever given to a replica."""
         self._rng = rng or random.Random(0)
         self._next = 0
         self._open: dict[Pushed, None] = {}
@@ -193,7 +196,7 @@ class Oracle:
         """A sum may be pushed by others when a replica in it is dead, and has come back."""
         self._frozen: dict[int, tuple[float, Pushed]] = {}
         """Elements that must stay as they are, and whose incarnation is fenced."""
-        accrued = max(one.push_every if isinstance(one, Downpour) else 1 for one in policies)
+        accrued = max(map(_steps_of_a_push, policies))
         encodes = codec or policy.codec()
         self._codec = compiled(None if encodes is None else encodes.entry())
         self._mark = self._one
@@ -225,6 +228,7 @@ class Oracle:
         gradient = np.zeros(len(self.low), np.float32)
         self._mark(gradient, self._next % self.width)
         self._next += 1
+        self.given -= gradient
         return {"marks": gradient}
 
     def _one(self, gradient: NDArray[np.float32], place: int) -> None:
@@ -270,14 +274,15 @@ class Oracle:
     ) -> None:
         """A replica's copy against what it must hold at least and can hold at most."""
         least = np.zeros_like(marks) if self._may_fall else least
-        for wrong, words in ((marks < least, "lacks"), (marks > self.sent, "holds too much")):
+        most = self.given if self._trains else self.sent
+        for wrong, words in ((marks < least, "lacks"), (marks > most, "holds too much")):
             places = np.flatnonzero(wrong)
             if len(places) and len(self.wrong) < NAMED_MAX:
                 e = int(places[0])
                 self.wrong.append(
                     f"replica {replica.id}.{replica.incarnation} {words} at {len(places)} elements "
                     f"({when if words == 'lacks' else 'of all ever sent'}): element {e} is "
-                    f"{marks[e]:g}, must be {least[e]:g} to {self.sent[e]:g}"
+                    f"{marks[e]:g}, must be {least[e]:g} to {most[e]:g}"
                 )
 
     # -- the books ---------------------------------------------------------------------------------
@@ -402,6 +407,25 @@ class Oracle:
                     f"shard {shard.assigned.index}: {one} was applied after its incarnation was "
                     f"fenced (element {e})"
                 )
+
+
+def _check_copies(policies: tuple[Policy, ...]) -> None:
+    """Whether a replica's copy can be compared as a whole under each of them.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    for rule in (one.replica() for one in policies):
+        if rule.local_rate != 0 and rule.land != "redo":
+            raise ConfigError(
+                "the oracle compares whole copies: they must stand still (local_rate=0), or "
+                "hold each step of their own once (land='redo')"
+            )
+
+
+def _steps_of_a_push(policy: Policy) -> int:
+    """At most; one that is not ours pushes after each."""
+    return policy.push_every if isinstance(policy, Downpour) else getattr(policy, "every", 1)
 
 
 def read(shard: Shard) -> NDArray[np.float32]:

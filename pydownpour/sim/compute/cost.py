@@ -83,7 +83,7 @@ class ChargedReplica:
 
     def step(
         self,
-        gradients: Mapping[str, Any],
+        gradients: Mapping[str, Any] | None = None,
         *,
         loss: float | None = None,
         samples: int | None = None,
@@ -93,7 +93,7 @@ class ChargedReplica:
         return guard.call("step", self._stepping, gradients, loss, samples)
 
     async def _stepping(
-        self, gradients: Mapping[str, Any], loss: float | None, samples: int | None
+        self, gradients: Mapping[str, Any] | None, loss: float | None, samples: int | None
     ) -> None:
         count = charged_samples(self._unit, samples)
         await asyncio.sleep(self._model.seconds(count, self._host.slow, self._rng))

@@ -186,7 +186,7 @@ class ChargedBlockingReplica:
 
     def step(
         self,
-        gradients: Mapping[str, Any],
+        gradients: Mapping[str, Any] | None = None,
         *,
         loss: float | None = None,
         samples: int | None = None,

@@ -467,9 +467,10 @@ def _zeros_pushed(job: Job) -> Callable[[Any], Coroutine[Any, Any, None]]:
     import numpy as np
 
     zeros = {s.name: np.zeros(s.shape, np.float32) for s in job.layout.arrays}
+    step = zeros if job.optimizer is not None else None  # None: one of the user's loop's own
 
     async def train(replica: Any) -> None:
         async for unit in replica.work():
-            await replica.step(zeros, samples=len(unit))
+            await replica.step(step, samples=len(unit))
 
     return train

@@ -16,8 +16,11 @@ from pydownpour.codecs import Int8, Threshold
 from pydownpour.limits import DEFAULT, KIB
 from pydownpour.policy import Policy
 from pydownpour.policy.bfasgd import BFASGD
+from pydownpour.policy.block_momentum import BlockMomentum
+from pydownpour.policy.diloco import DiLoCo
 from pydownpour.policy.downpour import Downpour
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.model_averaging import ModelAveraging
 from pydownpour.policy.softsync import Softsync
 from pydownpour.policy.ssp import SSP
 from pydownpour.policy.staleness_aware import StalenessAware
@@ -121,6 +124,24 @@ def _staleness_aware(rng: random.Random) -> Policy:
     )
 
 
+def _block_momentum(rng: random.Random) -> Policy:
+    return BlockMomentum(
+        every=rng.choice((1, 2, 3, 7)),
+        momentum=0.0,
+        nesterov=rng.choice(("exact", "no", "cntk")),
+        combine="sum",
+        keeps_state=rng.random() < 0.5,
+    )
+
+
+def _diloco(rng: random.Random) -> Policy:
+    return DiLoCo(every=rng.choice((2, 5)), rate=1.0, momentum=0.0, combine="sum")
+
+
+def _model_averaging(rng: random.Random) -> Policy:
+    return ModelAveraging(every=rng.choice((1, 2, 3, 7)), combine="sum")
+
+
 DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
     "bfasgd": _bfasgd,
     "downpour": _downpour,
@@ -129,11 +150,15 @@ DRAWN: Final[dict[str, Callable[[random.Random], Policy]]] = {
     "ssp": _ssp,
     "strom": _strom,
     "staleness_aware": _staleness_aware,
+    "blockmomentum": _block_momentum,
+    "diloco": _diloco,
+    "modelaveraging": _model_averaging,
 }
 """One row for each policy that ships: settings, drawn, with which a world's parameters count.
 
 The oracles count exactly. So rounds are summed, no gradient is scaled, and the copies stand still
-between two fetches or move as the shards do; what a scale does to a record is tested apart.
+between two fetches or move as the shards do, or as gradients add up; what a scale or a momentum
+does to a record is tested apart.
 """
 
 
@@ -158,6 +183,7 @@ def world(
     """
     rng = random.Random(f"{seed}/shape")
     replicas, pushes = rng.randint(2, 4), rng.randint(20, 30)
+    pushes *= steps_of_a_push(policy)
     faults = fault_plan(name)
     work_s = WORK_S
     if faults.is_drawn and rng.random() < 0.4:
@@ -188,6 +214,11 @@ def world(
     return World(oracle.job, settings, trace, oracle=oracle, checks=checks)
 
 
+def steps_of_a_push(policy: Policy | None) -> int:
+    """Where replicas train by themselves, those of a block; else a world would have few pushes."""
+    return 1 if policy is None or policy.outer() is None else getattr(policy, "every", 1)
+
+
 def _sends_each_step(policy: Policy) -> bool:
     """As the push oracle's books of a residual want it.
 
@@ -195,7 +226,7 @@ def _sends_each_step(policy: Policy) -> bool:
     nothing that a codec has not sent.
     """
     sends_each = getattr(policy, "push_every", 1) == 1 and not policy.shard().repeats
-    return sends_each and policy.replica().local_rate == 0.0
+    return sends_each and policy.replica().local_rate == 0.0 and policy.outer() is None
 
 
 def sparse(seed: int, name: str, trace: Trace | None = None) -> World:
@@ -267,7 +298,10 @@ def _others(seed: int, faults: FaultPlan, first: Policy) -> tuple[Policy, ...]:
     return tuple(
         one
         for one in (accruing, *drawn)
-        if one.codec() is None and not one.needs_deviation and one.reduction() == first.reduction()
+        if one.codec() is None
+        and not one.needs_deviation
+        and one.reduction() == first.reduction()
+        and one.outer() == first.outer()
     )
 
 

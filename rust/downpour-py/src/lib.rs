@@ -11,6 +11,7 @@ mod error;
 mod fetch;
 mod frames;
 mod inlets;
+mod local;
 mod numbers;
 mod push;
 mod shard;
@@ -34,6 +35,8 @@ mod _core {
     use super::frames::{Frame, encode_frame, scan_frames};
     #[pymodule_export]
     use super::inlets::{Refusal, ReplicaInlet, Settled, ShardInlet};
+    #[pymodule_export]
+    use super::local::LocalOptimizer;
     #[pymodule_export]
     use super::numbers::{build_info, cast, crc32c, step};
     #[pymodule_export]

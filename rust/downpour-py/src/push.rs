@@ -108,11 +108,11 @@ pub struct Arrays {
 }
 
 impl Arrays {
-    fn sources(&self) -> Result<push::Arrays<'_>, Failure> {
+    pub fn sources(&self) -> Result<push::Arrays<'_>, Failure> {
         self.taken.iter().map(Taken::source).collect()
     }
 
-    fn apart_from(&self, target: &Output) -> Result<(), Failure> {
+    pub fn apart_from(&self, target: &Output) -> Result<(), Failure> {
         if self.overlaps_output(target) { Err(Failure::Overlap) } else { Ok(()) }
     }
 
@@ -124,7 +124,7 @@ impl Arrays {
     }
 
     /// What decides whether the interpreter is released.
-    fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         4 * self.len
     }
 }

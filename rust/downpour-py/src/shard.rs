@@ -31,8 +31,8 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// A store owns its optimizer: compile the description again.
-    fn compile(&self) -> Result<optimizer::Optimizer, Failure> {
+    /// Whoever uses one owns it: compile the description again.
+    pub fn compile(&self) -> Result<optimizer::Optimizer, Failure> {
         Ok(optimizer::Optimizer::compile(&self.parts, Some(self.level))?)
     }
 }

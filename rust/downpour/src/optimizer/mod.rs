@@ -44,6 +44,7 @@ mod clip;
 mod delay;
 mod fasgd;
 mod gap;
+mod local;
 mod momentum;
 mod part;
 mod planes;
@@ -62,6 +63,7 @@ use thiserror::Error;
 use crate::kernel::{Level, sum};
 use crate::number::{NumberError, Numbers};
 use change::{CompiledChange, scaled};
+pub use local::Local;
 pub(crate) use part::Context;
 use part::{CompiledSchedule, Piece, Row, Terms};
 use planes::Window;
@@ -257,10 +259,16 @@ impl Optimizer {
     }
 
     /// What an update of a fragment computes once for all its elements.
-    pub(crate) fn prepare(&self, mut context: Context) -> Prepared {
+    pub(crate) fn prepare(&self, context: Context) -> Prepared {
+        self.prepare_since(context, context.count)
+    }
+
+    /// The same, where the state is younger than what schedules count: `count` updates old.
+    fn prepare_since(&self, mut context: Context, count: u64) -> Prepared {
         for schedule in &self.schedules {
             context.rate *= schedule.factor(context);
         }
+        context.count = count;
         Prepared { context, terms: self.rule.part.terms(context) }
     }
 
