@@ -22,6 +22,8 @@ from pydownpour.policy.pieces import combine, scale
 STEP_S = 0.05
 RATES = {"sasgd": 0.04, "fasgd": 0.005}
 """The paper's, each the best of 16 over all four settings."""
+WINDOW = 0.99
+"""Of FASGD's moving averages: the paper prints none, and with 0.9 a minibatch of one is noise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,33 +54,35 @@ def measure(setting: Setting, seed: int) -> dict[str, Any]:
     def pause(replica: int, chance: random.Random) -> float:
         return chance.expovariate(1.0 / STEP_S)
 
-    if setting.rule == "sasgd":
-        optimizer: Any = dp.SGD(lr=RATES["sasgd"])
-        policy: dp.Policy = ByStaleness()
-    else:
-        optimizer = dp.chain(dp.FASGD(eps=1e-4), dp.SGD(lr=RATES["fasgd"]))
+    optimizer: Any = dp.SGD(lr=RATES[setting.rule])
+    policy: dp.Policy = ByStaleness()
+    if setting.rule == "fasgd":
+        optimizer = dp.chain(dp.FASGD(gamma=WINDOW, beta=WINDOW, eps=1e-4), optimizer)
         policy = dp.BFASGD(c_fetch=setting.cost)
     job = worlds.digits_job(
         optimizer=optimizer,
         policy=policy,
         batch=setting.batch,
-        unit=4 * setting.batch,
+        unit=8 * setting.batch,
         passes=max(1, round(setting.steps * setting.batch / worlds.SAMPLES)),
         hidden=200,
         seed=seed,
         pause=pause,
     )
     report = worlds.simulate(job, replicas=setting.replicas, seed=seed, step_s=0.0)
-    fetches = sum(shard["fetches"] for shard in report["shards"])
-    return {**worlds.figures(report), "fetches": fetches / report["pushes"]["applied"]}
+    pushes, replicas = report["pushes"]["applied"], report["replicas"]
+    return {
+        **worlds.figures(report),
+        "fetches": sum(replica["fetches"] for replica in replicas) / pushes,
+    }
 
 
 SETTINGS = ((1, 128), (4, 32), (8, 16), (32, 4))
-COSTS = (0.01, 0.03, 0.1, 0.3)
 FULL = [Setting(rule, mu, n) for mu, n in SETTINGS for rule in RATES]
-FULL += [Setting("fasgd", 8, 16, cost) for cost in COSTS]
+RARE = Setting("fasgd", 32, 4, cost=0.12)
+FULL += [RARE, Setting("fasgd", 8, 16, cost=0.15)]
 SHORT = [Setting(rule, mu, n, steps=2000) for mu, n in SETTINGS[1:] for rule in RATES]
-SHORT += [Setting("fasgd", 8, 16, 0.05, steps=2000)]
+SHORT += [dataclasses.replace(RARE, steps=2000)]
 
 BESIDE = {
     Setting("sasgd", 1, 128): (0.301, 0.931),
@@ -93,58 +97,62 @@ BESIDE = {
 
 
 def claims(results: Results) -> Iterator[Claim]:
+    def mean(setting: Setting, figure: str) -> float:
+        return results.mean(setting, figure)
+
     for setting in results.settings():
         if setting.rule == "fasgd" and not setting.cost:
             other = dataclasses.replace(setting, rule="sasgd")
-            ratio = results.mean(setting, "loss") / results.mean(other, "loss")
+            ratio = mean(setting, "loss") / mean(other, "loss")
             words = f"mu {setting.batch}, lambda {setting.replicas}: loss of FASGD over SASGD"
             yield Claim(words, ratio, at_most=0.999)
-    whole = results.mean(Setting("fasgd", 8, 16, steps=_steps(results)), "accuracy")
-    few = 0.11 if results.form == "full" else 0.25
-    rare = [s for s in results.settings() if s.cost and results.mean(s, "fetches") <= few]
-    best = max((results.mean(s, "accuracy") for s in rare), default=float("nan"))
-    words = f"B-FASGD with at most {few} fetches a push: accuracy"
-    if results.form == "full":
-        yield Claim(words, best, 0.97)
-    yield Claim(f"{words} that it loses", whole - best, at_most=0.005)
-
-
-def _steps(results: Results) -> int:
-    return int(results.settings()[0].steps)
-
-
-def _frontier(results: Results) -> list[tuple[float, float]]:
-    found = [s for s in results.settings() if (s.rule, s.batch) == ("fasgd", 8)]
-    return sorted((results.mean(s, "fetches"), results.mean(s, "accuracy")) for s in found)
+    is_full = results.form == "full"
+    for rare in (s for s in results.settings() if s.cost):
+        whole = dataclasses.replace(rare, cost=0.0)
+        words = f"mu {rare.batch}, lambda {rare.replicas}, c_fetch {rare.cost:g}"
+        # The first steps differ most, and are the best worth a fetch.
+        few = 0.11 if is_full else 0.25
+        yield Claim(f"{words}: fetches a push", mean(rare, "fetches"), at_most=few)
+        lost = mean(whole, "accuracy") - mean(rare, "accuracy")
+        ratio = mean(rare, "loss") / mean(whole, "loss")
+        if rare.batch == RARE.batch:
+            most = 0.005 if is_full else 0.02
+            yield Claim(f"{words}: accuracy that it loses", lost, at_most=most)
+            if is_full:
+                yield Claim(f"{words}: accuracy", mean(rare, "accuracy"), 0.97)
+                yield Claim(f"{words}: loss over that of every fetch", ratio, at_most=1.05)
+        else:
+            yield Claim(f"{words}, not free: accuracy that it loses", lost, at_most=0.03)
+            yield Claim(f"{words}, not free: loss over that of every fetch", ratio, 1.05)
 
 
 def charts(results: Results) -> list[Chart]:
-    steps = _steps(results)
+    steps = results.settings()[0].steps
+
+    def loss(rule: str) -> list[tuple[float, float]]:
+        found = [(i, Setting(rule, mu, n, 0.0, steps)) for i, (mu, n) in enumerate(shown)]
+        return [(i, results.mean(s, "loss")) for i, s in found if s in results.settings()]
+
+    def frontier(mu: int, n: int) -> list[tuple[float, float]]:
+        found = [s for s in results.settings() if (s.rule, s.batch) == ("fasgd", mu)]
+        return sorted((results.mean(s, "fetches"), results.mean(s, "accuracy")) for s in found)
+
     shown = [(mu, n) for mu, n in SETTINGS if Setting("sasgd", mu, n, 0.0, steps) in
              results.settings()]  # fmt: skip
-    bars = [
-        Series(
-            rule.upper(),
-            [
-                (i, results.mean(Setting(rule, mu, n, 0.0, steps), "loss"))
-                for i, (mu, n) in enumerate(shown)
-            ],
-        )
-        for rule in RATES
-    ]
+    rare = [(mu, n) for mu, n in SETTINGS if len(frontier(mu, n)) > 1]
     return [
         Bars(
             f"Test loss after {steps:,} gradients",
             "minibatch, clients",
             "test loss",
             [f"{mu}, {n}" for mu, n in shown],
-            bars,
+            [Series(rule.upper(), loss(rule)) for rule in RATES],
         ),
         Lines(
             "B-FASGD: what fewer fetches cost",
             "fetches a push",
             "test accuracy",
-            [Series("mu 8, lambda 16", _frontier(results))],
+            [Series(f"mu {mu}, lambda {n}", frontier(mu, n)) for mu, n in rare],
             log_x=True,
         ),
     ]
@@ -161,7 +169,7 @@ EXPERIMENT = Experiment(
         Column("staleness", "staleness", ".1f"),
         Column("fetches", "fetches a push"),
     ],
-    full=Form(FULL),
+    full=Form(FULL, seeds=3),
     short=Form(SHORT),
     claims=claims,
     charts=charts,
@@ -188,6 +196,17 @@ EXPERIMENT = Experiment(
     notes=(
         "The moving average is of the deviation, as the paper's text says and its equation does "
         "not. Dropped fetches count as staleness here; the author's code counts them as made.\n\n"
+        "The rates are the paper's. On digits that of SASGD is too small: of 0.04, 0.08, 0.16 and "
+        "0.32 the best over all four settings is 0.16, where a plain loop of the same rules had "
+        "losses of .193, .097, .097 and .102 against FASGD's .211, .086, .084 and .098 (seeds 100 "
+        "and 101 for the first, 100 for the others). So against a rate that was tuned here FASGD "
+        "is below in three settings, by no more than an eighth, and not with minibatches of 1.\n\n"
+        "c_fetch was looked for with seeds 100 to 102 of that loop; those here are others. A tenth "
+        "of the fetches is free where four clients share the work, not where 16 do and copies get "
+        "160 updates old: with rates of .0025 to .02, averages of .9 and .99, and eps of 1e-4 and "
+        "1e-6, what was best there lost more than a point of accuracy (.963 against .976). The "
+        ".980 of our throw-away simulation is of one seed; three others of its own code lose a "
+        "point, too.\n\n"
         "Ten times fewer fetches are 1.8 times fewer bytes, because pushes stay: the paper says 5."
     ),
 )

@@ -124,10 +124,10 @@ def main() -> int:
     found = list(sections(cells.run_cells(todo, options.processes)))
     for section in found:
         print(page.words(section))
-    failed = [claim for section in found for claim in section.claims if not claim.holds]
+    failed = [claim for section in found for claim in section.failed]
     claims = sum(len(section.claims) for section in found)
     summary = (
-        f"{len(todo)} runs of {len({s.name for s in found})} experiments in "
+        f"{len(todo)} runs, experiments: {len({s.name for s in found})}, in "
         f"{time.monotonic() - began:.0f} s; {claims - len(failed)} of {claims} claims hold."
     )
     keep(found, options.folder, summary)

@@ -120,7 +120,7 @@ EXPERIMENT = Experiment(
         Column("staleness", "staleness", ".1f"),
         Column("gone", "bases gone", ".0f"),
     ],
-    full=Form(FULL),
+    full=Form(FULL, seeds=2),
     short=Form(SHORT),
     claims=claims,
     charts=charts,

@@ -129,7 +129,7 @@ EXPERIMENT = Experiment(
         Column("stalest", "stalest", ".0f"),
         Column("above", "above 2 n", ".4f"),
     ],
-    full=Form(FULL),
+    full=Form(FULL, seeds=2),
     short=Form(SHORT),
     claims=claims,
     charts=charts,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import importlib
 import json
@@ -72,6 +73,16 @@ def test_what_it_compares_with_is_what_it_runs(frame: Any, name: str) -> None:
     for form in (experiment.full, experiment.short, experiment.real):
         assert form is None or len(set(form.settings)) == len(form.settings)
     assert (experiment.real is None) == (experiment.measure_real is None)
+
+
+def test_a_setting_is_written_without_what_is_usual_and_never_as_nothing(frame: Any) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Setting:
+        rule: str = "sgd"
+        lr: float = 0.5
+
+    written = [frame.write_setting(Setting(*one)) for one in ((), ("sgd", 0.25), ("adam", 0.5))]
+    assert written == ["rule=sgd", "lr=0.25", "rule=adam"]
 
 
 def test_over_real_sockets(frame: Any) -> None:
@@ -173,6 +184,8 @@ def test_the_page_has_the_line_that_runs_a_row_again(folder: Path) -> None:
     assert "1 of 1 claims hold" in done.stdout
     page = (folder / "runs" / "experiments" / "report.html").read_text()
     assert "loss &lt;a&gt;" in page
+    assert "0.38 ± 0.18" in page
+    assert "<td>1 of 1</td>" in page
     assert "<script" not in page
     assert not re.search(r'(src|href)="', page)  # nothing that stands elsewhere
     rows = json.loads((folder / "runs" / "experiments" / "tiny-short.json").read_text())

@@ -112,6 +112,13 @@ class Results:
         values = self.values(setting, figure)
         return statistics.fmean(values) if values else math.nan
 
+    def spread(self, setting: Setting, figure: str) -> float:
+        """Standard deviation over the seeds; NaN with fewer than two, or where one is infinite."""
+        values = self.values(setting, figure)
+        if len(values) < 2 or not all(map(math.isfinite, values)):
+            return math.nan
+        return statistics.stdev(values)
+
     def curve(self, setting: Setting, figure: str) -> list[tuple[float, float]]:
         """A curve of the first seed; [] if it was not run."""
         for (of, _), figures in self.cells.items():
@@ -194,9 +201,15 @@ class Experiment:
 
 
 def write_setting(setting: Setting) -> str:
-    """``rule=adagrad,lr=0.02``: all of a setting, as the command line takes it back."""
+    """``rule=adagrad,lr=0.02``: a setting as the command line takes it back.
+
+    Fields that have their default are left out, but never all of them.
+    """
     fields = dataclasses.fields(setting)
-    return ",".join(f"{field.name}={_word(getattr(setting, field.name))}" for field in fields)
+    told = [field for field in fields if getattr(setting, field.name) != field.default]
+    return ",".join(
+        f"{field.name}={_word(getattr(setting, field.name))}" for field in told or fields[:1]
+    )
 
 
 def _word(value: Any) -> str:

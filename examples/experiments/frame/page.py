@@ -26,12 +26,13 @@ MARKS: Final[dict[FormName, str]] = {
 }
 
 STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
+body{font:15px/1.5 system-ui,sans-serif;max-width:76em;margin:2em auto;padding:0 1em;color:#222}
 h2{margin-top:2.5em;border-top:1px solid #8884;padding-top:1em}
 table{border-collapse:collapse;margin:1em 0;font-size:13px;display:block;overflow-x:auto}
 td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
 td:first-child,th:first-child,td.words,th.words{text-align:left}td.words{white-space:normal}
-code{font-size:12px}td code{user-select:all}
+td.again{text-align:left}code{font-size:12px}td code{user-select:all}
+.charts{display:flex;flex-wrap:wrap;gap:1em}
 .mark{border:1px solid #8888;border-radius:1em;padding:.1em .7em;font-size:12px;font-weight:400}
 .no{color:#c0392b;font-weight:600}.beside{opacity:.65}
 @media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}.no{color:#ff7466}}
@@ -48,8 +49,14 @@ class Section:
     claims: Sequence[Claim]
 
     @property
-    def seeds(self) -> int:
-        return len({seed for _, seed in self.results.cells})
+    def mark(self) -> str:
+        """Which form, and of how many runs of each setting."""
+        seeds = len({seed for _, seed in self.results.cells})
+        return f"{MARKS[self.results.form]}, {seeds} seed{'s' if seeds > 1 else ''}"
+
+    @property
+    def failed(self) -> list[Claim]:
+        return [claim for claim in self.claims if not claim.holds]
 
 
 def replay(name: str, form: FormName, setting: Setting, seed: int) -> str:
@@ -66,8 +73,11 @@ def heads(section: Section) -> tuple[list[str], list[str]]:
     return differ, [column.head for column in section.experiment.columns]
 
 
-def rows(section: Section) -> list[tuple[Setting, list[str], list[str]]]:
-    """(setting, its words, its figures) of each row: means over the seeds, and ones beside."""
+def rows(section: Section, *, spread: bool = False) -> list[tuple[Setting, list[str], list[str]]]:
+    """(setting, its words, its figures) of each row: means over the seeds, and ones beside.
+
+    With ``spread`` the standard deviation stands behind each mean that has one.
+    """
     results, experiment = section.results, section.experiment
     differ, _ = heads(section)
     found = []
@@ -76,6 +86,9 @@ def rows(section: Section) -> list[tuple[Setting, list[str], list[str]]]:
         values = []
         for column in experiment.columns:
             text = write(results.mean(setting, column.figure), column.form)
+            deviation = results.spread(setting, column.figure)
+            if spread and deviation > 0:
+                text += f" ± {write(deviation, column.form)}"
             if column.figure in beside:
                 text += f" ({write(beside[column.figure], column.form)})"
             values.append(text)
@@ -95,7 +108,7 @@ def words(section: Section) -> str:
     table = [[*names, *figures], *([*s, *f] for _, s, f in rows(section))]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     lines = [
-        f"{section.name}: {experiment.title} [{MARKS[results.form]}, {section.seeds} seed(s)]",
+        f"{section.name}: {experiment.title} [{section.mark}]",
         f"  {experiment.source}",
         *(f"  {one.tag}: {one.text} ({one.where})" for one in experiment.published),
         "",
@@ -119,23 +132,41 @@ def page(sections: Sequence[Section], summary: str) -> str:
         '<meta name="viewport" content="width=device-width"><title>pydownpour: experiments</title>',
         f"<style>{STYLE}</style></head><body><h1>Experiments</h1>",
         f"<p>{html.escape(summary)}</p>",
+        _overview(sections),
         *(_section(section) for section in sections),
         "</body></html>",
     ]
     return "\n".join(parts)
 
 
+def _overview(sections: Sequence[Section]) -> str:
+    """One line for each: what holds, and which claims do not."""
+    lines = ["<table><tr><th>experiment</th><th class=words>what it shows</th>"
+             "<th class=words>form</th><th>claims that hold</th></tr>"]  # fmt: skip
+    for section in sections:
+        holds = f"{len(section.claims) - len(section.failed)} of {len(section.claims)}"
+        if section.failed:
+            holds = f'<span class="no">{holds}</span>'
+        lines.append(
+            f"<tr><td>{section.name}</td><td class=words>{_escaped(section.experiment.title)}</td>"
+            f"<td class=words>{section.mark}</td><td>{holds}</td></tr>"
+        )
+    return "\n".join([*lines, "</table>"])
+
+
 def _section(section: Section) -> str:
     experiment, results = section.experiment, section.results
     return "\n".join([
-        f'<h2>{html.escape(experiment.title)} <span class="mark">{MARKS[results.form]}, '
-        f"{section.seeds} seed(s)</span></h2>",
+        f'<h2>{html.escape(experiment.title)} <span class="mark">{section.mark}'
+        "</span></h2>",
         f"<p>{html.escape(experiment.source)}. <code>{section.name}.py</code></p>",
         "<ul>",
         *(f"<li>{_escaped(one.text)} <i>({_escaped(one.where)}; {one.tag})</i></li>"
           for one in experiment.published),
         "</ul>",
+        '<div class="charts">',
         *(charts.svg(chart) for chart in experiment.charts(results)),
+        "</div>",
         _table(section),
         _claims(section.claims),
         *(f"<p>{_escaped(each)}</p>" for each in experiment.notes.split("\n\n") if each),
@@ -144,16 +175,18 @@ def _section(section: Section) -> str:
 
 def _table(section: Section) -> str:
     names, figures = heads(section)
-    form, seeds = section.results.form, section.seeds
+    form, last = section.results.form, max(seed for _, seed in section.results.cells)
     lines = ["<table><tr>", *(f"<th>{_escaped(head)}</th>" for head in [*names, *figures])]
-    lines.append("<th class=words>one run again (seed 0" + f" to {seeds - 1})</th></tr>")
-    for setting, settings, values in rows(section):
+    lines.append(f"<th class=words>one run again{f' (seed 0 to {last})' if last else ''}</th></tr>")
+    for setting, settings, values in rows(section, spread=True):
         line = replay(section.name, form, setting, 0)
         lines.append(
             "<tr>" + "".join(f"<td>{_escaped(each)}</td>" for each in [*settings, *values])
-            + f"<td class=words><code>{_escaped(line)}</code></td></tr>"
+            + f"<td class=again><code>{_escaped(line)}</code></td></tr>"
         )  # fmt: skip
     lines.append("</table>")
+    if last:
+        lines.append("<p>Means over the seeds ± their standard deviation.</p>")
     if form != "real" and any(s in section.experiment.beside for s in section.results.settings()):
         lines.append("<p>In brackets: our throw-away simulation.</p>")
     return "\n".join(lines)
