@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import random
 import sys
 import weakref
 from collections.abc import Iterator
@@ -147,6 +148,49 @@ def test_whatever_is_overdue_comes_at_once(loop: SimLoop) -> None:
         timers.push(when, timer)
     assert timers.pop_next(2.0) == [one, two]
     assert timers.pop_next(2.0) == [three]
+
+
+def test_timers_of_any_distance_come_in_order(loop: SimLoop) -> None:
+    """Beside a sorted list: near and far, before and behind the present, cancelled and swept."""
+    rng, context = random.Random(3), contextvars.copy_context()
+    timers, now, made = Timers(), 0.0, 0
+    waiting: list[tuple[float, int, Timer]] = []
+    for _ in range(5000):
+        for _ in range(rng.randrange(4)):
+            when = max(
+                0.0, now + rng.choice((0.0, 1e-3, 0.1, 1 / 64, 1.0, 60.0)) * rng.randrange(3)
+            )
+            timer, made = Timer(print, (), loop, context, None), made + 1
+            timers.push(when, timer)
+            waiting.append((when, made, timer))
+            if rng.random() < 0.5:
+                rng.choice(waiting)[2].cancel()
+        alive = sorted(entry for entry in waiting if not entry[2]._cancelled)
+        until = max(alive[0][0], now) if alive else now
+        assert timers.pop_next(now) == [timer for when, _, timer in alive if when <= until]
+        waiting, now = [entry for entry in alive if entry[0] > until], until
+
+
+def test_a_timer_costs_the_same_beside_many_that_are_far_away(loop: SimLoop) -> None:
+    class Counted(float):
+        compared = 0
+
+        def __lt__(self, other: float) -> bool:
+            Counted.compared += 1
+            return float(self) < float(other)
+
+    def cost(far: int) -> int:
+        timers, context = Timers(), contextvars.copy_context()
+        for number in range(far):
+            timers.push(Counted(10 + number % 60), Timer(print, (), loop, context, None))
+        Counted.compared = 0
+        for number in range(1000):
+            timers.push(Counted(number / 1000), Timer(print, (), loop, context, None))
+            timers.push(Counted((number + 1) / 1000), Timer(print, (), loop, context, None))
+            assert timers.pop_next(0.0)
+        return Counted.compared
+
+    assert cost(20_000) <= cost(200) + 100
 
 
 @pytest.mark.parametrize("chain", ["callbacks", "timers", "timers at one moment"])

@@ -11,13 +11,15 @@ import heapq
 import math
 from asyncio import AbstractEventLoop, events
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Final, TypeAlias, final
 
 from pydownpour.sim.machines.process import ProcessState, SimProcess
 
 _RUNNING = ProcessState.RUNNING
+SLICES_A_S: Final = 64
+"""Slices of a virtual second. A power of two: which slice a time is in is not rounded."""
 CANCELLED_KEPT = 200
-"""Cancelled timers kept in the heap before they are swept out, if they are half of it."""
+"""Cancelled timers kept before they are swept out, if they are half of all."""
 
 
 class Callback(events.Handle):
@@ -82,33 +84,71 @@ class Timer(Callback):
 
 @final
 class Timers:
-    """Timers by time; equal times in the order they were made."""
+    """Timers by time; equal times in the order they were made.
 
-    __slots__ = ("_heap", "_order", "cancelled")
+    Most are time limits that are far away and never come due: each replica has a dozen. Only those
+    of the nearest slice of time are kept in order; the others lie in slices until their time comes,
+    so what a timer costs does not grow with how many replicas there are.
+    """
+
+    __slots__ = ("_count", "_heap", "_later", "_near", "_order", "_slices", "cancelled")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []
-        self._order = 0
+        self._near = -1
+        """The slice that is in the heap, with whatever comes before it."""
+        self._heap: list[_Entry] = []
+        self._later: dict[int, list[_Entry]] = {}
+        """Slices behind it, each in the order they were made."""
+        self._slices: list[int] = []
+        """Their numbers, as a heap."""
+        self._order = self._count = 0
         self.cancelled = 0
-        """How many in the heap were cancelled."""
+        """How many of all were cancelled."""
 
     def push(self, when: float, timer: Timer) -> None:
         """Let a new one be due at a time."""
         timer._when, timer._timers = when, self
         self._order += 1
-        heapq.heappush(self._heap, (when, self._order, timer))
-        if self.cancelled > CANCELLED_KEPT and self.cancelled * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if not entry[2]._cancelled]
-            heapq.heapify(self._heap)
-            self.cancelled = 0
+        self._count += 1
+        number = int(when * SLICES_A_S)
+        if number <= self._near:
+            heapq.heappush(self._heap, (when, self._order, timer))
+        elif (entries := self._later.get(number)) is not None:
+            entries.append((when, self._order, timer))
+        else:
+            self._later[number] = [(when, self._order, timer)]
+            heapq.heappush(self._slices, number)
+        if self.cancelled > CANCELLED_KEPT and self.cancelled * 2 > self._count:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for entries in (self._heap, *self._later.values()):
+            entries[:] = [entry for entry in entries if not entry[2]._cancelled]
+        heapq.heapify(self._heap)
+        self._count -= self.cancelled
+        self.cancelled = 0
+
+    def _draw_near(self, until: float) -> bool:
+        """Put the next slice that begins by then into the empty heap; False: none does."""
+        if not self._slices or self._slices[0] > until * SLICES_A_S:
+            return False
+        self._near = heapq.heappop(self._slices)
+        self._heap.extend(self._later.pop(self._near))
+        heapq.heapify(self._heap)
+        return True
 
     def pop_next(self, now: float) -> list[Timer]:
         """All of the next moment that is not before ``now``, in order; empty if there is none."""
         due: list[Timer] = []
         heap, until = self._heap, math.inf
-        while heap and heap[0][0] <= until:
+        while heap or self._draw_near(until):
+            if not heap:  # of that slice all were swept out
+                continue
+            if heap[0][0] > until:
+                break
             when, _, timer = heapq.heappop(heap)
             timer._timers = None
+            self._count -= 1
             if timer._cancelled:
                 self.cancelled -= 1
                 continue
@@ -117,5 +157,5 @@ class Timers:
             due.append(timer)
         return due
 
-    def clear(self) -> None:
-        self._heap.clear()
+
+_Entry: TypeAlias = tuple[float, int, Timer]
