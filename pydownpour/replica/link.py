@@ -139,8 +139,8 @@ class Link:
         self._heard = Age()
         """The shard has applied, and closed, so much at least."""
         self.reconnects = self.duplicates = self.bytes_sent = self.bytes_received = 0
-        self.fallback = self.connected = False
-        """The shard has refused to upgrade; it has taken us in."""
+        self.fallback = self.connected = self._is_troubled = False
+        """The shard has refused to upgrade; has taken us in; failed us since its last answer."""
         self._wake = asyncio.Event()
         self._newest = self._answered = 0
         """The newest push that was queued; and that this shard has answered wholly."""
@@ -325,7 +325,7 @@ class Link:
         Raises:
             JobFailed: that has gone on for too long.
         """
-        self._broke = str(error)
+        self._broke, self._is_troubled = str(error), True
         self.connect_patience_s = min(2 * self.connect_patience_s, self.limits.request_timeout_s)
         if isinstance(error, (LimitExceeded, WrongEpoch)):
             # Somebody is there, and has no room for us now; or knows that another will be.
@@ -350,10 +350,11 @@ class Link:
 
     def _got_somewhere(self) -> None:
         """Something was settled or fetched: what went wrong before is forgotten."""
-        self._failures = 0
+        if not self._is_troubled:
+            return
+        self._is_troubled, self._failures, self._held = False, 0, ""
         self._backoff.reset()
         self._holds.reset()
-        self._held = ""
         self.turned_down.ended(asyncio.get_running_loop().time())
 
     def _open_transport(self) -> Transport:
@@ -423,7 +424,9 @@ class Link:
         if self.group.number:
             notice = notice._replace(group=self.group)
         if self.queue and (settled := self.queue[0].push.clock - 1) < notice.clock:
-            return notice._replace(clock=settled)
+            return FetchNotice(
+                notice.rounds, notice.least_clock, settled, notice.policy, notice.group
+            )
         return notice
 
     def _asked(self, request: int) -> Asked:
@@ -523,8 +526,9 @@ class Link:
             if receipt.applied != frame.count:
                 self._question(frame, receipt)
                 self.duplicates += frame.count - receipt.applied
-            if frame.version > self._heard.lsn:
-                self._heard = self._heard._replace(lsn=frame.version)
+            heard = self._heard
+            if frame.version > heard.lsn:
+                self._heard = Age(frame.version, heard.round, heard.clock)
             self._settle(frame, staleness=receipt.staleness)
         elif frame.kind == Kind.REFUSE:
             self._refused(frame)
@@ -580,7 +584,7 @@ class Link:
             self._wake.set()
         else:
             words = frame.payload[frames.VIEW.size :].decode("utf-8", "replace")
-            self._held = clip(words, limits.LABEL_LEN_MAX)
+            self._held, self._is_troubled = clip(words, limits.LABEL_LEN_MAX), True
 
     def fetch_begins(self, age: Age) -> None:
         """An answer that takes long begins with parameters of an age."""
@@ -632,6 +636,7 @@ class Link:
         On a stream it says itself when it takes what was NOT_YET.
         """
         code, portion = Code(frame.aux), self._portion(frame)
+        self._is_troubled = True
         if portion is not None:
             portion.take_back(frame.fragment, frame.count)
         if code in (Code.FULL, *BY_RULE):
