@@ -23,9 +23,11 @@ LINE = r"failing\.py:\d+ in compute"
 
 
 def run(folder: Path, how: str, on_error: str = "stop", *, replicas: int = 2) -> Command:
+    """Lives are short by any machine's clock: a busy one needs seconds to start a process."""
     return Command(
         "run", JOB, "--replicas", str(replicas), "--run-folder", folder / "run",
-        *QUICK, env={"CHAOS_FAIL": how, "CHAOS_ON_ERROR": on_error, "PYTHONPATH": str(ROOT)},
+        *QUICK, "--limit", "restart_stable_s=60",
+        env={"CHAOS_FAIL": how, "CHAOS_ON_ERROR": on_error, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 

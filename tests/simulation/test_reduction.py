@@ -27,7 +27,7 @@ from pydownpour.sim.world.settings import Settings
 from pydownpour.sim.world.world import World
 from pydownpour.wire.frames import Kind
 
-SEEDS = max(1, int(os.environ.get("DOWNPOUR_SEEDS", "120")) // 5)
+SEEDS = max(1, int(os.environ.get("DOWNPOUR_SEEDS", "60")) // 5)
 FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
 REPLICAS, FRAGMENTS = 5, 8
 

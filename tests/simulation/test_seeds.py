@@ -21,7 +21,7 @@ from pydownpour.sim.world import swarm
 from pydownpour.sim.world.world import World
 from tests.fakes.policies import EveryFew
 
-SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "120"))
+SEEDS = int(os.environ.get("DOWNPOUR_SEEDS", "60"))
 FIRST = int(os.environ.get("DOWNPOUR_SEED_FIRST", "0"))
 BLOCK = 10
 """Seeds in one test: enough to be worth a process's turn, few enough to share among cores."""
