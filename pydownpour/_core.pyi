@@ -442,16 +442,16 @@ class Shard:
         """Set as many elements of a plane, when restoring, before the first apply."""
     # -- fetch --------------------------------------------------------------------------------
     def parameter_frames(
-        self, since: int, cursor: int, size_max: int
+        self, since: int, cursor: int, size_max: int, stop: int | None = None
     ) -> tuple[list[Buffer], int, int]:
-        """Frames of fragments changed after LSN since, from cursor (or the first one here) on,
-        about size_max bytes of them: (buffers ready to write in order, next cursor, frames). since
-        0 means that the asker has nothing: every fragment is sent. Payload buffers are the
-        published stripes themselves (PinnedStripe), kept until released; fragments up to 16 KiB are
-        gathered. Where readers keep so many stripes already that records could run out of blocks,
-        the batch is one fragment, copied: so readers never bring a record LimitExceeded.
-        next cursor == first_fragment + fragments when done. Header: kind PARAMETERS, fragment,
-        version = the fragment's version, seq = LSN of its last record, dtype f32."""
+        """Frames of fragments changed after LSN since, from cursor (or the first one here) on and
+        before stop (or to the last one here), about size_max bytes of them: (buffers ready to write
+        in order, next cursor, frames). since 0 means that the asker has nothing: every fragment is
+        sent. Payload buffers are the published stripes themselves (PinnedStripe), kept until
+        released; fragments up to 16 KiB are gathered. Where readers keep so many stripes already
+        that records could run out of blocks, the batch is one fragment, copied: so readers never
+        bring a record LimitExceeded. next cursor == that end when done. Header: kind PARAMETERS,
+        fragment, version = the fragment's version, seq = LSN of its last record, dtype f32."""
     @property
     def kept(self) -> int:
         """Stripes that buffers of parameter_frames keep now."""

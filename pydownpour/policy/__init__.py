@@ -9,6 +9,10 @@ All of it is pure: no asyncio, clock, random or I/O. docs/policies.md shows how 
     pieces/schedule.py    when a replica pushes and fetches; who has work before the others
     pieces/gate.py        what a replica waits for after a step, and a replica's whole half
     pieces/combine.py     what becomes of pushes at a shard: a shard's whole half
+    reductions/    who sends what to whom, where replicas add up among themselves; by name
+    reductions/base.py    a member's place in its group, as data
+    reductions/tree.py    a binary tree: one member has the sum of all
+    reductions/ring.py    a ring: every member has the sum of a share
     phases.py      policies one after the other, as a job may declare them
     check.py       whether one can work, said before a job begins; back from the wire form
     table.py       those that ship, by name

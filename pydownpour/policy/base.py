@@ -294,11 +294,13 @@ class Reduction:
         mean: The sum is divided by the sum of its weights.
         by_samples: A gradient weighs as many as its samples. False: each the same.
         first: Replicas that the first group has, at least.
+        how: Who sends what to whom: a name in ``reductions.TOPOLOGIES``.
     """
 
     mean: bool = True
     by_samples: bool = False
     first: int = 1
+    how: str = "tree"
 
 
 # -- the whole -------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from pydownpour.errors import ConfigError
 from pydownpour.policy.base import Policy, Reduction, ReplicaRule, ShardRule
 from pydownpour.policy.pieces import combine, gate, payload, scale, schedule
 from pydownpour.policy.pieces.gate import Stepping
+from pydownpour.policy.reductions import TOPOLOGIES
 
 
 @final
@@ -50,6 +51,7 @@ class HardSync(Policy):
         replicas: The first round waits until so many replicas gave a gradient to it, >= 1.
         reduce: Where gradients are added up. "shards": each shard adds up its own fragments.
             "tree": replicas do among themselves, and one of them pushes the sum (FireCaffe).
+            "ring": they do, and each of them pushes a share of the sum.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -59,16 +61,19 @@ class HardSync(Policy):
     by_samples: bool = False
     ordered: bool = False
     replicas: int = 1
-    reduce: Literal["shards", "tree"] = "shards"
+    reduce: Literal["shards", "tree", "ring"] = "shards"
     name: ClassVar[str] = "hardsync"
 
     def __post_init__(self) -> None:
         if self.combine not in ("mean", "sum"):
             raise ConfigError(f"combine={self.combine!r}: choose mean or sum")
-        if self.reduce not in ("shards", "tree"):
-            raise ConfigError(f"reduce={self.reduce!r}: choose shards or tree")
+        if self.reduce != "shards" and self.reduce not in TOPOLOGIES:
+            names = " or ".join(TOPOLOGIES)
+            raise ConfigError(f"reduce={self.reduce!r}: choose shards, {names}")
         if self.ordered and self.reduce != "shards":
-            raise ConfigError("ordered=True is for shards: a tree always adds in the same order")
+            raise ConfigError(
+                f"ordered=True is for shards: a {self.reduce} always adds in the same order"
+            )
         for field in ("by_samples", "ordered"):
             object.__setattr__(self, field, config.flag(field, getattr(self, field)))
         object.__setattr__(self, "replicas", config.whole("replicas", self.replicas, least=1))
@@ -93,4 +98,4 @@ class HardSync(Policy):
         """Among replicas, if it is not shards that add up."""
         if self.reduce == "shards":
             return None
-        return Reduction(self.combine == "mean", self.by_samples, self.replicas)
+        return Reduction(self.combine == "mean", self.by_samples, self.replicas, self.reduce)

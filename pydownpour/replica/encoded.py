@@ -82,6 +82,14 @@ class EncodedPush:
             return self._view[first * self.stride : (first + count) * self.stride]
         return self._view[ends[first - 1] if first else 0 : ends[first + count - 1]]
 
+    def sent(self) -> memoryview | bytes:
+        """The frames of all fragments that are not left out, one behind the other."""
+        if not self.left_out:
+            return self.frames(0, self.fragments)
+        left_out = set(self.left_out)
+        has_frame = (one for one in range(self.fragments) if one not in left_out)
+        return b"".join(self.frames(one, 1) for one in has_frame)
+
     @property
     def payload_size(self) -> int:
         """Bytes of all frames without their headers."""

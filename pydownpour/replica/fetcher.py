@@ -55,6 +55,10 @@ NOW: Final = Gate()
 """Waits for nothing, before the first step: what there is."""
 
 
+def _overlap(one: range, other: range) -> range:
+    return range(max(one.start, other.start), min(one.stop, other.stop))
+
+
 @final
 class Fetcher:
     """Fetches of a whole layout.
@@ -102,6 +106,19 @@ class Fetcher:
             self._coming = len(self._links)
             for i, link in enumerate(self._links):
                 link.fetch(gate.at(i), apart=gate.apart)
+
+    async def bring_some(self, fragments: range) -> None:
+        """Fetch what is newer of some fragments, while the user's thread waits for something else.
+
+        ``staging`` is not whole by that: who brings the rest says when it is.
+        """
+        await self._standing.wait(lambda: not self._coming)
+        asked = [link for link in self._links if _overlap(link.fragments, fragments)]
+        self._coming, wanted = len(asked), self.completed + 1
+        for link in asked:
+            link.fetch(only=_overlap(link.fragments, fragments))
+        if asked:
+            await self._standing.wait(lambda: self.completed >= wanted)
 
     def tell(self, clock: int) -> None:
         """Shards shall know that this replica has finished so many steps."""

@@ -72,6 +72,7 @@ class _Fetching:
         behind: The last push that goes before it; later ones wait until it is done. None: pushes
             are on their way meanwhile.
         first: The fragment its next attempt begins with: those before it have landed.
+        stop: The fragment behind the last one that is wanted; 0: all are.
         floor: The age of what has landed, once an attempt was cut off.
         begun_at: The age that the answer to its last attempt began with, at least.
     """
@@ -79,6 +80,7 @@ class _Fetching:
     notice: FetchNotice = NO_GATE
     behind: int | None = None
     first: int = 0
+    stop: int = 0
     floor: Age | None = None
     begun_at: Age = Age()  # noqa: RUF009  a tuple of numbers
 
@@ -92,6 +94,7 @@ class Link:
         fragments: Those of the layout that it owns.
         values: This shard's elements of the session's staging buffer: fetches land here.
         versions: The fragment versions of ``values``, in the session's of the whole layout.
+        fetched: As ``known``, of the fragments that the last fetch was for.
         group: Of the replicas that reduce among themselves: each fetch says in which we are.
         on_answered: Called with a push when the shard has answered for some of it.
         on_fetched: Called when a fetch has landed.
@@ -99,6 +102,7 @@ class Link:
     """
 
     group: GroupMark = NO_GROUP
+    fetched: Age = Age()
 
     def __init__(
         self,
@@ -191,17 +195,20 @@ class Link:
         if self._idle is None or not self._write_at_once(self._idle):
             self._wake.set()
 
-    def fetch(self, notice: FetchNotice = NO_GATE, *, apart: bool = False) -> None:
+    def fetch(
+        self, notice: FetchNotice = NO_GATE, *, apart: bool = False, only: range = range(0)
+    ) -> None:
         """Bring ``values`` and ``versions`` up to the shard's state; ``on_fetched`` says when.
 
         That is its state when what ``notice`` waits for is so; its ``clock`` are the steps that we
         have finished, wherever their pushes are. ``apart``: pushes that we have queued have their
-        answers before it is asked for, and later ones wait until it is done. At most one is under
-        way.
+        answers before it is asked for, and later ones wait until it is done. ``only``: of these
+        fragments, so that ``known`` stays as it is; empty: of all. At most one is under way.
         """
         self._fetches += 1
         self.fetch_wanted, self.fetch_sent = self._fetches, False
-        self._fetching = _Fetching(notice, self._newest if apart else None)
+        behind = self._newest if apart else None
+        self._fetching = _Fetching(notice, behind, first=only.start, stop=only.stop)
         if self._idle is None or not self._fetch_at_once(self._idle):
             self._wake.set()
 
@@ -439,7 +446,7 @@ class Link:
         is_waited_for = notice.policy == max(self.view.policy, 1)
         rounds, least = (notice.rounds, notice.least_clock) if is_waited_for else (0, 0)
         now.begun_at = Age(heard.lsn, max(heard.round, rounds), max(heard.clock, least))
-        return Asked(request, self.known.lsn, now.first, notice)
+        return Asked(request, self.known.lsn, now.first, now.stop, notice)
 
     def _fetch_at_once(self, transport: Transport) -> bool:
         """As a push that finds the link idle."""
@@ -605,7 +612,9 @@ class Link:
         self._got_somewhere()
         self._heard = max(self._heard, age)
         floor = self._fetching.floor
-        self.known = max(self.known, age if floor is None else floor)
+        self.fetched = age if floor is None else floor
+        if not self._fetching.stop:
+            self.known = max(self.known, self.fetched)
         self.fetch_wanted = None
         if self.queue:
             self._wake.set()  # for pushes that waited for it

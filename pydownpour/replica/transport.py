@@ -81,13 +81,20 @@ class Asked(NamedTuple):
         request: Its number.
         since: What changed after this LSN,
         first: from this fragment on,
+        stop: and before this one (0: to the shard's last),
         notice: when what this waits for is so.
     """
 
     request: int
     since: int
     first: int
+    stop: int
     notice: FetchNotice
+
+    @property
+    def limit(self) -> int:
+        """How many fragments from ``first`` on, as the wire has it; 0: to the shard's last."""
+        return max(self.stop - self.first, 0)
 
 
 class Transport(Protocol):
@@ -294,9 +301,13 @@ class StreamTransport(StreamProtocol):
         """One frame; the answer comes by itself."""
         if not self.is_open:
             return False
-        request, since, first, notice = asked
         self._landing.begin()
-        self.write(frames.fetch(request=request, since=since, first=first, notice=notice))
+        self.write(
+            frames.fetch(
+                request=asked.request, since=asked.since, first=asked.first, count=asked.limit,
+                notice=asked.notice,
+            )
+        )  # fmt: skip
         return True
 
     async def fetch(self, asked: Asked) -> bool:
@@ -441,7 +452,7 @@ class PostTransport:
             inlet=self._landing.inlet,
             since=asked.since,
             first=asked.first,
-            query=_query(asked.notice),
+            query=f"&count={asked.limit}{_query(asked.notice)}",
             heard=heard,
             begins=self._listener.fetch_begins,
             waits=self._listener.on_frame,

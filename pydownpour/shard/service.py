@@ -405,6 +405,7 @@ class ShardService:
         replica, incarnation = self._identity(shard, call, reads=True)
         since = number(call.query.get("since", "0"), "since", LSN_MAX)
         first = number(call.query.get("first", "0"), "first", limits.LAYOUT_LEN_MAX)
+        count = number(call.query.get("count", "0"), "count", limits.LAYOUT_LEN_MAX)
         rounds = number(call.query.get("rounds", "0"), "rounds", LSN_MAX)
         least_clock = number(call.query.get("least_clock", "0"), "least_clock", LSN_MAX)
         clock = number(call.query.get("clock", "0"), "clock", limits.COUNT_MAX)
@@ -418,7 +419,7 @@ class ShardService:
         policy = number(call.query.get("policy", "0"), "policy", LSN_MAX)
         if words := await shard.rounds.reached(replica, rounds, least_clock, within_s, policy):
             return FrameBody(iter([[frames.view(shard.rounds.shown, words=words)], None]).__next__)
-        batches = fetch_batches(shard, 0, since, first)
+        batches = fetch_batches(shard, 0, since, first, count)
 
         def produce() -> list[object] | None:
             buffers = batches.next_buffers()

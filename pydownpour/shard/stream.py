@@ -392,7 +392,9 @@ class ShardStream(Stream):
             notice, handler = frames.fetch_notice(frame), self._handler
             self._shard.heard_group(notice.group)
             self._fetches.append(
-                _Asked(handler.replica, frame.seq, frame.version, frame.fragment, notice)
+                _Asked(
+                    handler.replica, frame.seq, frame.version, frame.fragment, frame.count, notice
+                )
             )
             self._shard.told(handler.replica, handler.incarnation, notice.clock)
             self._send_more()
@@ -520,6 +522,7 @@ class _Asked:
     request: int
     since: int
     first: int
+    count: int
     notice: FetchNotice
 
     def waits_for(self, shard: Shard) -> Wait | None:
@@ -530,7 +533,7 @@ class _Asked:
         )
 
     def answer(self, shard: Shard) -> _Fetch:
-        return _Fetch(shard, self.request, self.since, self.first)
+        return _Fetch(shard, self.request, self.since, self.first, self.count)
 
 
 @final
@@ -541,13 +544,15 @@ class _Fetch:
     keeps one fragment, never a whole copy.
     """
 
-    def __init__(self, shard: Shard, request: int, since: int, first: int) -> None:
+    def __init__(self, shard: Shard, request: int, since: int, first: int, count: int) -> None:
         self._store, self._limits = shard.store, shard.limits
         self._request, self._since = request, since
         self._lsn = shard.store.lsn
         self._view = shard.rounds.shown
         self._cursor = first
         self._stop = shard.store.first_fragment + shard.store.fragments
+        if count:
+            self._stop = min(self._stop, first + count)
         self._frames = 0
         self.is_over = False
         """The last buffers were given out."""
@@ -562,7 +567,7 @@ class _Fetch:
         buffers: list[Any] = []
         if self._cursor < self._stop:
             buffers, self._cursor, count = self._store.parameter_frames(
-                self._since, self._cursor, self._batch_size()
+                self._since, self._cursor, self._batch_size(), self._stop
             )
             if self._frames == 0 and self._cursor < self._stop:
                 # It takes a while: if it is cut off, its reader knows from when it was.
@@ -590,6 +595,6 @@ class _Fetch:
         return least if is_slow else size
 
 
-def fetch_batches(shard: Shard, request: int, since: int, first: int = 0) -> _Fetch:
+def fetch_batches(shard: Shard, request: int, since: int, first: int = 0, count: int = 0) -> _Fetch:
     """The answer to a fetch, over GET."""
-    return _Fetch(shard, request, since, first)
+    return _Fetch(shard, request, since, first, count)

@@ -19,7 +19,8 @@ and checksums are the core's; here are the names of the numbers and one construc
                          Code, payload = why, in words; those of NOT_NOW may be sent again; those
                          of NOT_YET when a VIEW says so
     FETCH       replica  seq = request number, version = LSN the replica already has, fragment =
-                         the first one wanted (0, or where an answer was cut off); payload = rounds,
+                         the first one wanted (0, or where an answer was cut off), count = how many
+                         of them from there (0: to the shard's last); payload = rounds,
                          least_clock, clock (u64 each): answered when so many rounds are closed, and
                          every live replica's clock is so far; its own is ``clock``.
                          aux = number of the group that it is in, or 0, and behind the payload the
@@ -32,10 +33,12 @@ and checksums are the core's; here are the names of the numbers and one construc
                          seconds while it does; flags bit 0 = what was NOT_YET may come now
     SUM         replica  to another: one fragment of a sum of gradients: seq = round of the group,
                          version = the sum of their weights (f64 bits), payload f32
-    REDUCED     replica  to another: what it sends of round ``seq`` is whole: payload = gradients
-                         and samples in it, how many shards, of each its LSN by which all is in the
-                         parameters (u64 each), and in words why nothing was applied. Upwards
-                         behind SUMs and of no shard, downwards behind PARAMETERS
+    REDUCED     replica  to another: what it sends of a share of round ``seq`` is whole: payload =
+                         gradients and samples in it, how many shards, of each its LSN by which all
+                         is in the parameters (u64 each), and in words why nothing was applied.
+                         Upwards behind SUMs and of no shard, downwards behind PARAMETERS.
+                         flags bit 0 = nothing is pushed yet: of the sum of a share that is about to
+                         be, version = its squares, added up (f64 bits), and why it cannot be
     PING, PONG  either   seq comes back
     ERROR       either   aux = Code or 0, payload = why; the stream ends (FULL: there is no memory
                          for it now; WRONG_EPOCH: the shard moves to another process)
@@ -75,6 +78,7 @@ PROOF_LEN: Final = 64
 """Characters of a secret: 32 bytes in hex."""
 REDUCED: Final = struct.Struct("<QQQ")
 F32, U32 = struct.Struct("<f"), struct.Struct("<I")
+F64, U64 = struct.Struct("<d"), struct.Struct("<Q")
 ACK_LAST: Final = 1
 """Flag of an ACK: the announced run is complete."""
 FETCH_BEGINS: Final = 1
@@ -83,6 +87,8 @@ VIEW_SEND_AGAIN: Final = 1
 """Flag of a VIEW: a push that was turned down may come now."""
 AGAIN: Final = 1
 """Flag of a FRAGMENT: it has no payload, and stands for the replica's last one."""
+REDUCED_VERDICT: Final = 1
+"""Flag of a REDUCED: what a sum is that nobody has pushed yet."""
 PUSH_CONTINUES: Final = 1
 """Flag of a PUSH: another run of the same push follows."""
 
@@ -386,13 +392,16 @@ def refusal_error(code: Code, words: str) -> DownpourError:
     return Fenced(words) if code is Code.FENCED else JobFailed(words)
 
 
-def fetch(*, request: int, since: int, first: int = 0, notice: FetchNotice = NO_GATE) -> bytes:
-    """Ask for the fragments from ``first`` on that changed after LSN ``since``."""
+def fetch(
+    *, request: int, since: int, first: int = 0, count: int = 0, notice: FetchNotice = NO_GATE
+) -> bytes:
+    """Ask for what changed after LSN ``since`` in ``count`` fragments from ``first`` on."""
     return _core.encode_frame(
         kind=Kind.FETCH,
         seq=request,
         version=since,
         fragment=first,
+        count=count,
         aux=notice.group.number,
         payload=FETCH_NOTICE.pack(*notice[:4]) + notice.group.proof.encode(),
     )
@@ -446,11 +455,26 @@ def reduced(
     samples: int = 0,
     words: str = "",
     lsns: Sequence[int] = (),
+    squares: float | None = None,
 ) -> bytes:
-    """Tell another replica that what we send it of a round is whole."""
+    """Tell another replica that what we send it of a share is whole.
+
+    With ``squares``: what the sum of one is that is about to be pushed.
+    """
     known = struct.pack(f"<{len(lsns)}Q", *lsns)
     payload = REDUCED.pack(gradients, samples, len(lsns)) + known + words.encode()
-    return _core.encode_frame(kind=Kind.REDUCED, seq=round, payload=payload)
+    flags, version = 0, 0
+    if squares is not None:
+        flags, version = REDUCED_VERDICT, U64.unpack(F64.pack(squares))[0]
+    return _core.encode_frame(
+        kind=Kind.REDUCED, flags=flags, seq=round, version=version, payload=payload
+    )
+
+
+def reduced_squares(frame: _core.Frame) -> float:
+    """The squares of a sum that is about to be pushed, added up; they may be any number."""
+    squares: float = F64.unpack(U64.pack(frame.version))[0]
+    return squares
 
 
 def reduced_parts(frame: _core.Frame) -> tuple[int, int, str, tuple[int, ...]]:

@@ -18,6 +18,7 @@ from pydownpour.errors import AuthError, NotReady
 from pydownpour.net.access import Access
 from pydownpour.net.client import Client
 from pydownpour.net.upgrade import StreamProtocol
+from pydownpour.policy.reductions import TOPOLOGIES
 from pydownpour.replica.reduction.listening import Listening
 from pydownpour.replica.reduction.member import ROUTE
 from pydownpour.replica.replica import Replica
@@ -27,6 +28,7 @@ from tests.chaos.processes import QUICK, ROOT, Command, events, replica_named, u
 from tests.e2e.stage import Stage
 from tests.e2e.test_hard_sync import LEN, gradient, job_of, sequentially, together, whole
 
+HOW = pytest.mark.parametrize("how", TOPOLOGIES)
 JOB = ROOT / "tests" / "chaos" / "jobs" / "reducing.py"
 FRAGMENT_LEN, FRAGMENTS = 65_536, 16
 SIZE = 4 * FRAGMENT_LEN * FRAGMENTS
@@ -36,22 +38,23 @@ SIZE = 4 * FRAGMENT_LEN * FRAGMENTS
 @pytest.mark.parametrize("rule", [dp.SGD(lr=0.0625), dp.Adagrad(lr=0.1)], ids=["sgd", "adagrad"])
 @pytest.mark.parametrize("members", [1, 2, 5])
 @pytest.mark.parametrize("combine", ["mean", "sum"])
-async def test_a_tree_of_whole_numbers_is_large_batch_sgd_to_the_bit(
-    tmp_path: Path, members: int, combine: Any, rule: Any
+@HOW
+async def test_whole_numbers_are_large_batch_sgd_to_the_bit(
+    tmp_path: Path, how: Any, members: int, combine: Any, rule: Any
 ) -> None:
-    policy = dp.HardSync(combine=combine, replicas=members, reduce="tree")
+    policy = dp.HardSync(combine=combine, replicas=members, reduce=how)
     stage = await together(job_of(policy, rule, whole), tmp_path, members)
     expected = sequentially(policy, rule, whole, members)
     np.testing.assert_array_equal(stage.parameters()["w"], expected)
     assert stage.report["bytes"]["among_replicas"] > 0 or members == 1
 
 
-@pytest.mark.parametrize("policy", [
-    dp.HardSync(replicas=3, reduce="tree"), dp.HardSync(replicas=3, by_samples=True, reduce="tree"),
-], ids=repr)  # fmt: skip
+@pytest.mark.parametrize("by_samples", [False, True])
+@HOW
 async def test_in_any_order_it_is_the_same_but_for_the_last_bits(
-    tmp_path: Path, policy: dp.HardSync
+    tmp_path: Path, how: Any, by_samples: bool
 ) -> None:
+    policy = dp.HardSync(replicas=3, by_samples=by_samples, reduce=how)
     stage = await together(job_of(policy, dp.SGD(lr=0.0625), gradient), tmp_path, 3)
     expected = sequentially(policy, dp.SGD(lr=0.0625), gradient, 3)
     np.testing.assert_allclose(stage.parameters()["w"], expected, atol=1e-5)
@@ -59,13 +62,17 @@ async def test_in_any_order_it_is_the_same_but_for_the_last_bits(
 
 
 @pytest.mark.parametrize("members", [2, 4, 8, 16])
-async def test_bytes_are_what_the_plan_says(tmp_path: Path, members: int) -> None:
-    """Of elements, at each member: W up and W down, and W each way for each child."""
+@HOW
+async def test_bytes_are_what_the_formulae_say(tmp_path: Path, how: Any, members: int) -> None:
+    """Of elements, at each member and of all, and at the shards; W is the parameters.
+
+    Tree: W up and W down, and W each way for each child. Ring: 2 (p - 1)/p W, whoever it is.
+    """
     rounds = 2
     job = dp.Job(
         parameters={"w": np.zeros(FRAGMENT_LEN * FRAGMENTS, np.float32)},
         optimizer=dp.SGD(lr=1.0),
-        policy=dp.HardSync(combine="sum", replicas=members, reduce="tree"),
+        policy=dp.HardSync(combine="sum", replicas=members, reduce=how),
     )
     ones = np.full(FRAGMENT_LEN * FRAGMENTS, -1.0, np.float32)
     seen: dict[int, tuple[int, int]] = {}
@@ -84,33 +91,41 @@ async def test_bytes_are_what_the_plan_says(tmp_path: Path, members: int) -> Non
     np.testing.assert_array_equal(stage.parameters()["w"], float(members * rounds))
     for place, who in enumerate(sorted(seen)):
         children = sum(child in range(members) for child in (2 * place + 1, 2 * place + 2))
-        expected = rounds * SIZE * (children + (place > 0))
-        assert seen[who] == (expected, expected), f"place {place} of {members}"
+        expected = SIZE * (children + (place > 0))
+        if how == "ring":
+            expected = 2 * (members - 1) * SIZE // members
+        assert seen[who] == (rounds * expected, rounds * expected), f"place {place} of {members}"
     assert sum(sent for sent, _ in seen.values()) == 2 * (members - 1) * rounds * SIZE
-    # The first one alone pushes and fetches; headers and announcements are the rest.
+    # One pushes and fetches all, or each its share; headers and announcements are the rest.
     to_shards = stage.report["bytes"]["to_shards"]
     assert rounds * SIZE <= to_shards < 1.02 * rounds * SIZE + 20_000 * members
+    # Whoever has nothing yet fetches all: when it joins, and when it looks in its first group.
+    from_shards = stage.report["bytes"]["from_shards"]
+    whole_fetches = (2 * members + rounds + 1) * SIZE  # and the coordinator, in the end
+    assert whole_fetches <= from_shards < 1.001 * whole_fetches + 20_000 * members
 
 
+@pytest.mark.parametrize("listening", [1, 2])
+@HOW
 async def test_who_may_not_listen_is_a_leaf(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Any, listening: int
 ) -> None:
-    """Three members, of which one listens: the others send to it."""
+    """Four members, of which one or two listen: the others send to these."""
     begin = Listening.begin
-    listening: list[str] = []
+    urls: list[str] = []
 
     async def once(self: Listening, *arguments: Any) -> str:
-        place = len(listening)
-        listening.append("")
-        listening[place] = "" if place else await begin(self, *arguments)
-        return listening[place]
+        place = len(urls)
+        urls.append("")
+        urls[place] = await begin(self, *arguments) if place < listening else ""
+        return urls[place]
 
     monkeypatch.setattr(Listening, "begin", once)
-    policy = dp.HardSync(replicas=3, reduce="tree")
-    stage = await together(job_of(policy, dp.SGD(lr=0.0625), whole), tmp_path, 3)
-    expected = sequentially(policy, dp.SGD(lr=0.0625), whole, 3)
+    policy = dp.HardSync(replicas=4, reduce=how)
+    stage = await together(job_of(policy, dp.SGD(lr=0.0625), whole), tmp_path, 4)
+    expected = sequentially(policy, dp.SGD(lr=0.0625), whole, 4)
     np.testing.assert_array_equal(stage.parameters()["w"], expected)
-    assert [bool(url) for url in listening] == [True, False, False]
+    assert sum(map(bool, urls)) == listening
 
 
 async def test_where_nobody_listens_the_job_says_what_to_do(
@@ -125,6 +140,29 @@ async def test_where_nobody_listens_the_job_says_what_to_do(
         ends = await asyncio.gather(*(stage.replica() for _ in range(2)), return_exceptions=True)
         assert any("--advertise" in str(end) for end in ends), ends
         stage.service.stop(Stop(reason="nobody listens"))
+
+
+@HOW
+async def test_a_sum_that_is_not_finite_is_pushed_nowhere(tmp_path: Path, how: Any) -> None:
+    """Each gradient is finite, and their sum is not, in one fragment: nothing of it is applied."""
+    elements = 4 * FRAGMENT_LEN
+    job = dp.Job(
+        parameters={"w": np.zeros(elements, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        policy=dp.HardSync(combine="sum", replicas=3, reduce=how),
+    )
+
+    @job.replica
+    async def train(replica: Replica) -> None:
+        gradient = np.ones(elements, np.float32)
+        gradient[3 * FRAGMENT_LEN + 5] = 3e38
+        await replica.step({"w": gradient})
+        await replica.step({"w": np.ones(elements, np.float32)})
+
+    stage = await together(job, tmp_path, 3)
+    np.testing.assert_array_equal(stage.parameters()["w"], -3.0)
+    assert stage.report["pushes"]["refused"] == 3, "the gradient of each"
+    assert stage.report["records"]["refused"] == 0, "no shard has seen it"
 
 
 async def test_a_stranger_s_sums_are_not_taken(tmp_path: Path) -> None:
@@ -167,7 +205,7 @@ async def test_a_stranger_s_sums_are_not_taken(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stage.parameters()["w"], -2.0)
 
 
-@pytest.mark.parametrize("reduce", ["tree"])
+@pytest.mark.parametrize("reduce", TOPOLOGIES)
 def test_one_of_four_is_killed_in_the_middle_and_the_rest_go_on(
     tmp_path: Path, reduce: str
 ) -> None:

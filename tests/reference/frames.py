@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 LAYOUT = struct.Struct("<4sBBBBIIIIQQQIII")
 MAGIC, WIRE_VERSION, POLYNOMIAL = b"PDP1", 1, 0x82F63B78
-KINDS, FLAGS, ELEMENTS = range(1, 15), {3: 1, 12: 1}, (2, 6, 13)
+KINDS, FLAGS, ELEMENTS = range(1, 15), {3: 1, 12: 1, 14: 1}, (2, 6, 13)
 
 
 def _entry(byte: int) -> int:

@@ -34,6 +34,7 @@ from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces import scale
 from pydownpour.policy.pieces.combine import EveryLive, Share
+from pydownpour.policy.reductions import Place
 from pydownpour.policy.softsync import Softsync
 from pydownpour.policy.ssp import SSP
 from pydownpour.replica.encoded import EncodedPush, Encoder
@@ -68,6 +69,8 @@ from tests.reference import inlet as twin
 from tests.simulation import gates, journals
 
 Patch = pytest.MonkeyPatch
+TREE: Final = functools.partial(swarm.reduced, how="tree")
+RING: Final = functools.partial(swarm.reduced, how="ring")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -603,7 +606,7 @@ def old_groups_get_no_answer(patch: Patch) -> None:
 
 def reduced_by_post(seed: int, plan: str) -> World:
     """Groups whose sums reach the shards by POST: an answer that is late is lost for good."""
-    made = swarm.reduced(seed, plan)
+    made = TREE(seed, plan)
     made.settings = dataclasses.replace(made.settings, proxied=1.0)
     return made
 
@@ -614,6 +617,22 @@ def a_childs_sum_is_forgotten(patch: Patch) -> None:
     patch.setattr(
         reducing.Member, "_add", lambda self, own, fragment, _: add(self, own, fragment, ())
     )
+
+
+def one_of_a_ring_pushes_all_shares(patch: Patch) -> None:
+    """Not its own alone: of the others it has what had come around until it."""
+    patch.setattr(Place, "own", property(lambda self: self.shares))
+
+
+def a_share_is_taken_for_all(patch: Patch) -> None:
+    """Who has fetched its own share believes that it has all of the others', too."""
+    done = Link.fetch_done
+
+    def has_all(self: Link, age: frames.Age) -> None:
+        self._fetching.stop = 0
+        done(self, age)
+
+    patch.setattr(Link, "fetch_done", has_all)
 
 
 def newer_maps_are_ignored(patch: Patch) -> None:
@@ -880,17 +899,23 @@ MUTATIONS: Final = (
     Mutation("a base is taken for durable", ("moves",), a_base_is_taken_for_durable,
              ("acknowledged is durable",), gates.late),
     Mutation("sums are made again whole", ("kill", "swarm"), sums_are_made_again_whole,
-             ("twice", "more often"), swarm.reduced),
+             ("twice", "more often"), TREE),
     Mutation("old groups push on", ("moves",), old_groups_push_on,
-             ("twice", "more often"), swarm.reduced, first=20),
+             ("twice", "more often"), TREE, first=20),
     Mutation("old groups get no answer", ("asleep",), old_groups_get_no_answer,
              ("ends well",), reduced_by_post),
     Mutation("what is in doubt goes on", ("estranged", "swizzle"),
-             what_is_in_doubt_goes_on_under_its_lease, ("more often",), swarm.reduced, first=12),
+             what_is_in_doubt_goes_on_under_its_lease, ("more often",), TREE, first=12),
     Mutation("a child's sum is forgotten", ("calm",), a_childs_sum_is_forgotten,
-             ("lost", "never applied"), swarm.reduced),
+             ("lost", "never applied"), TREE),
+    Mutation("a sum begins anew at each of a ring", ("calm",), a_childs_sum_is_forgotten,
+             ("lost", "never applied"), RING),
+    Mutation("one of a ring pushes all shares", ("calm",), one_of_a_ring_pushes_all_shares,
+             ("lost", "never applied"), RING),
+    Mutation("a share is taken for all", ("kill", "swarm"), a_share_is_taken_for_all,
+             ("a fetch is as new",), RING),
     Mutation("the idle stay in groups", ("calm",), the_idle_are_waited_for, ("ends well",),
-             swarm.reduced),
+             TREE),
     Mutation("what is open at a switch is dropped", ("switch",),
              what_is_open_at_a_switch_is_dropped, ("lost",), first=8),
     Mutation("accrual is dropped at a switch", ("switch",),

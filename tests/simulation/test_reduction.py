@@ -1,7 +1,7 @@
 """Replicas that reduce among themselves: seeds under every plan, and each moment at which one dies.
 
 ``swarm.reduced`` draws a small world of one of the two oracles, in which the sum of a round is made
-by a tree of replicas.
+by a tree or a ring of replicas.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ REPLICAS, FRAGMENTS = 5, 8
 def test_a_gradient_is_in_the_parameters_once_whoever_dies_in_the_middle_of_a_sum(
     plan: str,
 ) -> None:
-    summed = given = 0
+    summed, given = 0.0, 0
     for seed in range(FIRST, FIRST + SEEDS):
         world = swarm.reduced(seed, plan).run()
         assert not world.checks.violations, f"seed {seed}, {plan}: {world.checks.violations}"
-        summed += world.report["pushes"]["applied"]
+        assert world.coordinator is not None
+        fragments = world.coordinator.job.partition.fragment_count
+        summed += world.report["records"]["applied"] / fragments
         given += world.report["gradients"]["computed"]
     assert given > 1.2 * summed, "few of the sums are of more than one gradient"
 
@@ -48,12 +50,12 @@ def test_a_gradient_is_in_the_parameters_once_whoever_dies_in_the_middle_of_a_su
 # -- each moment at which one dies -----------------------------------------------------------------
 
 
-def small_world() -> World:
-    """Five replicas in a tree of three levels, two shards of four fragments each."""
+def small_world(how: Any) -> World:
+    """Five replicas, in a tree of three levels or a ring; two shards of four fragments each."""
     oracle = Oracle(
         pushes=40,
         parameters=FRAGMENTS * 256,
-        policy=HardSync(combine="sum", replicas=REPLICAS, reduce="tree"),
+        policy=HardSync(combine="sum", replicas=REPLICAS, reduce=how),
     )
     settings = Settings(
         seed=3,
@@ -123,7 +125,7 @@ def sending(kind: Kind) -> Callable[[pytest.MonkeyPatch, Death], None]:
 
 def one_shard_has_it(patch: pytest.MonkeyPatch, death: Death) -> None:
     """The first member has the answer of one shard, and not of the other."""
-    push_sum = Member._push_sum
+    push_own = Member._push_own
 
     async def dying(self: Member, *arguments: Any) -> Any:
         outbox = self._means.outbox
@@ -136,21 +138,27 @@ def one_shard_has_it(patch: pytest.MonkeyPatch, death: Death) -> None:
 
         for link in self._means.links:
             link.on_answered = heard
-        return await push_sum(self, *arguments)
+        return await push_own(self, *arguments)
 
-    patch.setattr(Member, "_push_sum", dying)
+    patch.setattr(Member, "_push_own", dying)
 
 
-MOMENTS: dict[str, tuple[int, Callable[[pytest.MonkeyPatch, Death], None]]] = {
-    "the first one has the whole sum, and pushes nothing": (0, before("_push_sum")),
-    "the first one has pushed half": (0, one_shard_has_it),
-    "the first one gives nothing down": (0, before("_give_down")),
-    "the first one gives down half": (0, sending(Kind.PARAMETERS)),
-    "one in the middle sends half a sum": (1, sending(Kind.SUM)),
-    "one in the middle gives nothing down": (1, before("_give_down")),
-    "one in the middle gives down half": (1, sending(Kind.PARAMETERS)),
-    "a leaf gives nothing": (4, before("_add_up")),
-    "a leaf sends half": (4, sending(Kind.SUM)),
+MOMENTS: dict[str, tuple[str, int, Callable[[pytest.MonkeyPatch, Death], None]]] = {
+    "the first one has the whole sum, and pushes nothing": ("tree", 0, before("_push_own")),
+    "the first one has pushed half": ("tree", 0, one_shard_has_it),
+    "the first one gives nothing down": ("tree", 0, before("_give_down")),
+    "the first one gives down half": ("tree", 0, sending(Kind.PARAMETERS)),
+    "one in the middle sends half a sum": ("tree", 1, sending(Kind.SUM)),
+    "one in the middle gives nothing down": ("tree", 1, before("_give_down")),
+    "one in the middle gives down half": ("tree", 1, sending(Kind.PARAMETERS)),
+    "a leaf gives nothing": ("tree", 4, before("_add_up")),
+    "a leaf sends half": ("tree", 4, sending(Kind.SUM)),
+    "one of a ring gives nothing": ("ring", 0, before("_add_up")),
+    "one of a ring sends half": ("ring", 1, sending(Kind.SUM)),
+    "one of a ring says nothing of its share": ("ring", 4, before("_agree")),
+    "others have pushed their shares, and one has not": ("ring", 3, before("_push_own")),
+    "one of a ring has pushed its share, and gives nothing down": ("ring", 2, before("_give_down")),
+    "one of a ring gives down half": ("ring", 1, sending(Kind.PARAMETERS)),
 }
 
 
@@ -159,8 +167,8 @@ MOMENTS: dict[str, tuple[int, Callable[[pytest.MonkeyPatch, Death], None]]] = {
 def test_who_dies_is_left_out_of_the_next_group_and_nothing_is_lost(
     moment: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, kill = MOMENTS[moment]
-    world = small_world()
+    how, place, kill = MOMENTS[moment]
+    world = small_world(how)
     death = Death(world, place, times)
     kill(monkeypatch, death)
     world.run()
@@ -173,12 +181,14 @@ def test_who_dies_is_left_out_of_the_next_group_and_nothing_is_lost(
     assert groups.number >= 2
 
 
-@pytest.mark.parametrize("place", range(REPLICAS))
+@pytest.mark.parametrize(
+    ("how", "place"), [*(("tree", place) for place in range(REPLICAS)), ("ring", 0), ("ring", 3)]
+)
 def test_one_that_stands_still_comes_back_to_another_group(
-    place: int, monkeypatch: pytest.MonkeyPatch
+    how: str, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own sum goes on where it was, and is refused, or what it had given is done again."""
-    world = small_world()
+    world = small_world(how)
     stopped: list[str] = []
     add_up = Member._add_up
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pydownpour.policy import Reduction
+from pydownpour.policy.reductions import TOPOLOGIES, Place, Share
 from pydownpour.replica.encoded import EncodedPush
 from pydownpour.replica.pushes import Base, Push
 from pydownpour.replica.reduction import plan
@@ -19,33 +21,98 @@ from pydownpour.wire.messages import Group, GroupMember
 # -- places ----------------------------------------------------------------------------------------
 
 
+def places(how: str, count: int, listening: int, fragments: int = 40) -> list[Place]:
+    return [TOPOLOGIES[how](index, count, listening, fragments) for index in range(count)]
+
+
+def share_of(place: Place, number: int) -> Share:
+    (share,) = [one for one in place.shares if one.number == number]
+    return share
+
+
+@pytest.mark.parametrize("how", TOPOLOGIES)
+@pytest.mark.parametrize("count", range(1, 18))
+def test_each_gradient_reaches_the_one_that_pushes_a_fragment_once(how: str, count: int) -> None:
+    """Whoever listens; and only who does is called."""
+    for listening in {1, 2, (count + 1) // 2, count} & set(range(1, count + 1)):
+        all_ = places(how, count, listening)
+        numbers = {share.number for share in all_[0].shares}
+        assert [place.index for place in all_] == list(range(count))
+        for number in numbers:
+            shares = [share_of(place, number) for place in all_]
+            assert len({share.fragments for share in shares}) == 1
+            (owner,) = [index for index, share in enumerate(shares) if share.parent is None]
+            added = [owner]
+            for index in added:
+                assert not shares[index].children or index < listening, "who is called listens"
+                for child in shares[index].children:
+                    assert shares[child].parent == index
+                    added.append(child)
+            assert sorted(added) == list(range(count))
+        parts = sorted((share.fragments for share in all_[0].shares), key=lambda part: part.start)
+        assert [fragment for part in parts for fragment in part] == list(range(40))
+
+
+@pytest.mark.parametrize("how", TOPOLOGIES)
+@pytest.mark.parametrize(("count", "listening"), [(2, 1), (2, 2), (5, 5), (7, 4), (9, 2), (16, 16)])
+def test_what_one_sends_comes_in_the_order_in_which_the_other_goes_through_it(
+    how: str, count: int, listening: int
+) -> None:
+    all_ = places(how, count, listening)
+    for place in all_:
+        for child in place.children:
+            sent = [one.number for one in all_[child].shares if one.parent == place.index]
+            assert sent == [one.number for one in place.from_child(child)]
+            given = [one.number for one in reversed(place.shares) if child in one.children]
+            assert given == [one.number for one in all_[child].from_parent(place.index)]
+
+
 @pytest.mark.parametrize("count", range(1, 34))
-def test_each_member_sends_once_and_the_first_gets_all(count: int) -> None:
+def test_in_a_tree_all_fragments_go_one_way_and_it_is_not_deep(count: int) -> None:
     for listening in range(1, count + 1):
-        places = plan.places(count, listening)
-        assert [place.index for place in places if place.parent is None] == [0]
-        for place in places:
-            assert list(place.children) == sorted(place.children)
-            assert not place.children or place.index < listening, "who has children listens"
-            for child in place.children:
-                assert places[child].parent == place.index
-            above, depth = place, 0
+        shares = [place.shares[0] for place in places("tree", count, listening)]
+        assert [index for index, share in enumerate(shares) if share.parent is None] == [0]
+        for above in shares if listening == count else []:
+            depth = 0
             while above.parent is not None:
-                above, depth = places[above.parent], depth + 1
-            if listening == count:
-                assert depth <= count.bit_length() - 1
-        assert sum(len(place.children) for place in places) == count - 1
+                above, depth = shares[above.parent], depth + 1
+            assert depth <= count.bit_length() - 1
 
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16, 31])
-def test_where_all_listen_nobody_has_more_than_two_children(count: int) -> None:
-    assert max(len(place.children) for place in plan.places(count, count)) == min(2, count - 1)
+def test_where_all_listen_nobody_has_more_children_than_it_should(count: int) -> None:
+    most = {
+        how: max(len(place.children) for place in places(how, count, count)) for how in TOPOLOGIES
+    }
+    assert most == {"tree": min(2, count - 1), "ring": 1}
+
+
+@pytest.mark.parametrize("members", range(2, 33))
+def test_a_ring_s_bytes_are_the_formula_s_at_each_member(members: int) -> None:
+    """Each share has p - 1 hops for the sum and for the parameters: 2 (p - 1)/p W a member."""
+    fragments = 6 * members
+    for place in places("ring", members, members, fragments):
+        up = sum(len(share.fragments) for share in place.shares if share.parent is not None)
+        down = sum(len(share.fragments) * len(share.children) for share in place.shares)
+        assert members * up == members * down == (members - 1) * fragments
+        assert [len(share.fragments) for share in place.own] == [fragments // members]
 
 
 def test_who_cannot_listen_is_spread_over_those_that_do() -> None:
-    places = plan.places(9, 2)
-    assert [len(place.children) for place in places[:2]] == [4, 4]
-    assert all(not place.children for place in places[2:])
+    tree = places("tree", 9, 2)
+    assert [len(place.children) for place in tree[:2]] == [4, 4]
+    assert all(not place.children for place in tree[2:])
+    ring = places("ring", 9, 2)
+    assert [place.children for place in ring[:2]] == [(1, 2, 4, 6, 8), (0, 3, 5, 7)]
+    assert all((place.children, place.own) == ((), ()) for place in ring[2:])
+    alone = places("ring", 3, 1)
+    assert alone[0].children == (1, 2)
+    assert not alone[0].is_shared, "one that listens alone pushes for all"
+
+
+def test_there_may_be_fewer_fragments_than_members() -> None:
+    for place in places("ring", 5, 5, fragments=3):
+        assert sorted(len(share.fragments) for share in place.shares) == [0, 0, 1, 1, 1]
 
 
 def group(*ids: int, number: int = 1, deaf: tuple[int, ...] = ()) -> Group:
@@ -60,47 +127,76 @@ def test_a_life_before_is_not_a_member() -> None:
     four = group(1, 3, 5, 7, deaf=(3,))
     assert [plan.index_of(four, one, 1) for one in (1, 5, 7, 3)] == [0, 1, 2, 3]
     assert plan.index_of(four, 5, 2) is plan.index_of(four, 2, 1) is None
-    assert plan.place_in(four, 1) == plan.Place(1, 0, (3,))
+    tree = Reduction(how="tree")
+    assert plan.place_in(four, 1, tree, 8) == Place(1, (Share(0, range(8), 0, (3,)),))
+    ring = plan.place_in(four, 2, Reduction(how="ring"), 8)
+    assert [share.number for share in ring.shares] == [0, 1, 2], "three of them listen"
 
 
 # -- a round ---------------------------------------------------------------------------------------
 
 
+ALL = Share(0, range(4), None, (5, 6))
+
+
 def test_a_fragment_is_added_when_all_of_it_is_here() -> None:
-    round = Round(1, 4, (5, 6))
+    round = Round(1, Place(0, (ALL,)))
     round.landed(5, 3)
-    assert list(round.ready()) == [], "the member's own is missing"
+    assert list(round.ready(ALL)) == [], "the member's own is missing"
     round.give()
-    assert list(round.ready()) == [], "the other child's is missing"
+    assert list(round.ready(ALL)) == [], "the other child's is missing"
     round.landed(6, 2)
-    assert list(round.ready()) == [0, 1]
-    round.add(range(0, 2))
-    assert list(round.ready()) == []
+    assert list(round.ready(ALL)) == [0, 1]
+    round.add(ALL, range(0, 2))
+    assert list(round.ready(ALL)) == []
     for child in (5, 6):
         round.landed(child, 4)
-        round.whole(child, 2, 10 * child)
-    round.add(round.ready())
-    assert round.is_summed
-    assert round.totals(1, 7) == (5, 117)
+        round.whole(child, 0, 2, 10 * child)
+    round.add(ALL, round.ready(ALL))
+    assert round.is_summed(ALL)
+    assert round.totals(ALL, 1, 7) == (5, 117)
 
 
 def test_a_sum_is_whole_when_its_children_have_said_so() -> None:
-    round = Round(3, 1, (2,))
+    one = Share(0, range(1), None, (2,))
+    round = Round(3, Place(0, (one,)))
     round.give()
     round.landed(2, 1)
-    round.add(round.ready())
-    assert (round.is_summed, round.missing) == (False, [2])
-    round.whole(2, 1, 5)
-    assert (round.is_summed, round.missing) == (True, [])
+    round.add(one, round.ready(one))
+    assert (round.is_summed(one), round.missing) == (False, [2])
+    round.whole(2, 0, 1, 5)
+    assert (round.is_summed(one), round.missing) == (True, [])
 
 
 def test_who_has_no_children_is_never_waiting() -> None:
-    round = Round(1, 3, ())
+    leaf = Share(0, range(3), 1, ())
+    round = Round(1, Place(4, (leaf,)))
+    assert not round.is_summed(leaf)
     round.give()
-    assert list(round.ready()) == [0, 1, 2]
-    round.add(round.ready())
-    assert round.is_summed
-    assert round.totals(1, 4) == (1, 4)
+    assert list(round.ready(leaf)) == [0, 1, 2]
+    round.add(leaf, round.ready(leaf))
+    assert round.is_summed(leaf)
+    assert round.totals(leaf, 1, 4) == (1, 4)
+
+
+def test_what_a_child_sends_of_one_share_is_none_of_the_next() -> None:
+    """Member 1 of a ring of three: share 2 begins here, 0 and 1 come from behind."""
+    place = TOPOLOGIES["ring"](1, 3, 3, 6)
+    begun, passed, own = place.shares
+    assert [one.number for one in place.shares] == [2, 0, 1]
+    round = Round(1, place)
+    round.give()
+    assert list(round.ready(begun)) == [4, 5]
+    round.landed(2, 1)
+    assert list(round.ready(passed)) == [0]
+    assert list(round.ready(own)) == []
+    round.landed(2, 3)
+    assert list(round.ready(passed)) == [0, 1]
+    assert list(round.ready(own)) == [2]
+    round.whole(2, 0, 2, 20)
+    assert round.missing == [2], "its sum of the other share"
+    round.whole(2, 1, 2, 20)
+    assert round.missing == []
 
 
 # -- who has which gradient ------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def named_in(path: Path, name: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["FASGD", "StalenessAware", "Int8"])
+@pytest.mark.parametrize("name", ["FASGD", "StalenessAware", "ring", "Int8"])
 def test_one_of_each_kind_is_known_where_contributing_says(name: str) -> None:
     """How many files a new one touches. The simulator and the bench try some by name."""
     told = (ROOT / "CONTRIBUTING.md").read_text()

@@ -35,6 +35,7 @@ FRAMES = [
     Frame(4, seq=41, count=1, aux=1, fragment=7, payload=b"2 non-finite elements"),
     Frame(5, seq=8, version=90, payload=struct.pack("<QQQ", 0, 0, 17)),
     Frame(5, seq=9, version=99, payload=struct.pack("<QQQ", 6, 15, 18)),
+    Frame(5, seq=10, version=99, fragment=6, count=2, payload=struct.pack("<QQQ", 0, 0, 19)),
     Frame(6, dtype=1, fragment=7, version=13, seq=97, payload=struct.pack("<2f", 0.25, -0.0)),
     Frame(7, seq=8, version=99, count=1, payload=struct.pack("<QQQ", 1, 17, 5)),
     Frame(8, seq=1),
@@ -45,6 +46,7 @@ FRAMES = [
     Frame(13, dtype=1, fragment=7, seq=5, version=0x4008000000000000,
           payload=struct.pack("<2f", 1.5, -4.0)),
     Frame(14, seq=5, payload=struct.pack("<QQQQ", 3, 96, 1, 99)),
+    Frame(14, flags=1, seq=6, version=0x4022000000000000, payload=struct.pack("<QQQ", 0, 0, 0)),
     Frame(2, 0, 255, 255, U32, U32, U32, U64, U64, U32, U32, b"\xff" * 65),
 ]  # fmt: skip
 

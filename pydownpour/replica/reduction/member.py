@@ -10,11 +10,13 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydownpour import limits
 from pydownpour.errors import ConfigError, DownpourError, NotReady, PeerLost, UpgradeRefused
@@ -23,6 +25,7 @@ from pydownpour.net.access import Access, check_not_plain
 from pydownpour.net.client import Client
 from pydownpour.net.retry import Backoff
 from pydownpour.policy import Reduction
+from pydownpour.policy.reductions import Place, Share
 from pydownpour.replica.coordination import Coordination
 from pydownpour.replica.encoded import EncodedPush, Encoder, Found
 from pydownpour.replica.fetcher import Fetcher
@@ -31,7 +34,7 @@ from pydownpour.replica.outbox import Outbox
 from pydownpour.replica.pushes import Base, Push
 from pydownpour.replica.reduction import plan
 from pydownpour.replica.reduction.gradient import Gradient
-from pydownpour.replica.reduction.peers import Child, Parent, Peer
+from pydownpour.replica.reduction.peers import Child, Parent, Peer, Said, Verdict
 from pydownpour.replica.reduction.round import Round
 from pydownpour.wire import messages
 from pydownpour.wire.frames import GroupMark, Kind
@@ -81,6 +84,32 @@ class Means:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sum:
+    """What one member is to push of a round.
+
+    Attributes:
+        room: Its records; None: nobody has given anything to it.
+        versions: That it is for.
+        verdict: What it is.
+    """
+
+    room: EncodedPush | None
+    versions: NDArray[np.uint64]
+    verdict: Verdict
+
+
+def _what_comes(place: Place) -> dict[int, tuple[int, int]]:
+    comes = {}
+    for parent in place.parents:
+        before = 0
+        for which, share in enumerate(place.from_parent(parent)):
+            comes[share.number] = which, before
+            before += len(share.fragments)
+    return comes
+
+
+@final
 class Member:
     """One replica in one group.
 
@@ -92,22 +121,30 @@ class Member:
     Attributes:
         place: Its own; None: it is not in this group.
         children: The connections to its children, by their places.
-        parent: The one to its parent.
+        parents: Those to its parents.
     """
 
     def __init__(self, group: Group, me: tuple[int, int], means: Means) -> None:
         self.group, self._me, self._means = group, me, means
         index = plan.index_of(group, *me)
-        self.place = None if index is None else plan.place_in(group, index)
+        self.place = (
+            None
+            if index is None
+            else plan.place_in(group, index, means.reduction, means.encoder.fragments)
+        )
         self.children: dict[int, Child] = {}
-        self.parent: Parent | None = None
+        self.parents: dict[int, Parent] = {}
         self._round: Round | None = None
-        self._down: str | None = None
-        """Why the round was not applied, or "": its parameters are here."""
         self._broke: PeerLost | None = None
         self._is_over = False
-        self._client: Client | None = None
-        """Of our parent."""
+        self._clients: list[Client] = []
+        """Of our parents."""
+        self._comes: dict[int, tuple[int, int]] = {}
+        """Share -> its place among what its parent gives, and the fragments before it."""
+        if self.place is not None:
+            self._comes = _what_comes(self.place)
+        self._heard: dict[int, int] = {}
+        """Of each child, of how many shares of the round it has said what they are."""
         self._weights = np.zeros(means.encoder.fragments, np.float64)
         self.payload_sent = self.payload_received = 0
         """Bytes of elements, over connections that are gone."""
@@ -120,11 +157,11 @@ class Member:
         Raises:
             NotReady: it is connected: one of the two connections is broken.
         """
-        if index in self.children or self._is_over:
+        if index in self.children or self._is_over or self.place is None:
             raise NotReady(f"replica {self.group.members[index].id} has a connection here")
         encoder = self._means.encoder
         child = self.children[index] = Child(
-            self, index,
+            self, index, [share.fragments for share in self.place.from_child(index)],
             len_=self._means.coordination.layout.len, fragment_len=encoder.fragment_len,
             limits_=self._means.coordination.limits,
         )  # fmt: skip
@@ -132,7 +169,7 @@ class Member:
 
     def traffic(self) -> tuple[int, int]:
         """Bytes of elements (given to, got from) others."""
-        peers = [*self.children.values(), *([self.parent] if self.parent else [])]
+        peers = self._peers()
         return (
             self.payload_sent + sum(peer.payload_sent for peer in peers),
             self.payload_received + sum(peer.payload_received for peer in peers),
@@ -148,19 +185,21 @@ class Member:
         if late:
             named = ", ".join(str(members[child].id) for child in sorted(late))
             return f"the sum of replica {named} (group {self.group.number})"
-        if place.parent is None:
-            return ""
-        above = members[place.parent]
-        connected = "" if self.parent is not None else ", not connected"
-        return f"replica {above.id} at {above.url} (group {self.group.number}{connected})"
+        for parent in place.parents:
+            above = members[parent]
+            connected = "" if parent in self.parents else ", not connected"
+            return f"replica {above.id} at {above.url} (group {self.group.number}{connected})"
+        return ""
 
     def end(self) -> None:
         """There is another group: its connections end with this one."""
         self._is_over = True
-        peers: list[Peer] = [*self.children.values()]
-        for peer in peers + ([self.parent] if self.parent is not None else []):
+        for peer in self._peers():
             self._forget(peer)
             peer.abort()
+
+    def _peers(self) -> list[Peer]:
+        return [*self.children.values(), *self.parents.values()]
 
     # -- its life --------------------------------------------------------------------------------
 
@@ -174,8 +213,8 @@ class Member:
             await self._outside()
             return
         try:
-            if self.place.parent is not None:
-                await self._call(self.place.parent)
+            for parent in self.place.parents:
+                await self._call(parent, self.place)
             await self._rounds(self.place)
         except DownpourError as error:
             if not error.retryable:
@@ -184,8 +223,8 @@ class Member:
             self._means.coordination.look_again(broke=self.group.number)
             await asyncio.Event().wait()
         finally:
-            if self._client is not None:
-                await self._client.close()
+            for client in self._clients:
+                await client.close()
 
     async def _outside(self) -> None:
         """A gradient that is given all the same is given up, unless we are about to be a member.
@@ -199,20 +238,24 @@ class Member:
             if self.group.number and means.given and not self._is_over:
                 means.lost(means.given.popleft())
 
-    async def _rounds(self, place: plan.Place) -> None:
+    async def _rounds(self, place: Place) -> None:
         means, number, has_looked = self._means, 0, False
         while True:
             number += 1
-            round = self._round = Round(number, means.encoder.fragments, place.children)
-            self._down = None
+            round = self._round = Round(number, place)
+            self._heard.clear()
             for child in self.children.values():
                 self._told(round, child)
             gradient = await self._next_gradient(has_looked)
             has_looked = True
-            await self._add_up(round, gradient, place)
-            if place.parent is None:
-                self._down = await self._push_sum(round, gradient)
-            words = await self._give_down(place, number)
+            round.give()
+            for share in place.shares:
+                await self._add_up(round, gradient, share)
+            own = self._encode_own(number, place)
+            verdict = await self._agree(number, place, own.verdict)
+            words = verdict.words or await self._push_own(round, gradient, place, own, verdict)
+            if not (verdict.words and place.is_shared):  # then everybody knows already
+                words = await self._give_down(number, place, words)
             _ = means.given.popleft()
             means.answered(gradient, words)
 
@@ -251,32 +294,41 @@ class Member:
             raise self._broke or PeerLost("the connection to a child broke")
         return child
 
+    def _parent(self, index: int) -> Parent:
+        """The connection to a parent; PeerLost: it broke."""
+        parent = self.parents.get(index)
+        if parent is None:
+            raise self._broke or PeerLost("the connection to a parent broke")
+        return parent
+
     # -- adding up -------------------------------------------------------------------------------
 
-    async def _add_up(self, round: Round, gradient: Gradient, place: plan.Place) -> None:
-        """Add what has come, fragment by fragment, and send it on."""
-        means, parent = self._means, self.parent
+    async def _add_up(self, round: Round, gradient: Gradient, share: Share) -> None:
+        """Add what has come of a share, fragment by fragment, and send it on."""
+        means = self._means
         if not len(means.sum):
             means.sum = np.empty(means.coordination.layout.len, np.float32)
-        round.give()
         while True:
-            await self._until(lambda: bool(round.ready()) or round.is_summed)
-            if round.is_summed:
+            await self._until(lambda: bool(round.ready(share)) or round.is_summed(share))
+            if round.is_summed(share):
                 break
-            for fragment in round.ready():
-                self._add(gradient, fragment, place.children)
-                round.add(range(fragment, fragment + 1))
-                if parent is not None:
+            for fragment in round.ready(share):
+                self._add(gradient, fragment, share.children)
+                round.add(share, range(fragment, fragment + 1))
+                if share.parent is not None:
                     values = means.sum[self._part(fragment)]
                     word = int(self._weights.view(np.uint64)[fragment])
+                    parent = self._parent(share.parent)
                     await parent.send(Kind.SUM, fragment, values, word, round=round.number)
-        if parent is not None:
-            parent.say_whole(round.number, *round.totals(1, gradient.push.samples))
+        if share.parent is not None:
+            totals = round.totals(share, 1, gradient.push.samples)
+            self._parent(share.parent).say_whole(round.number, *totals)
 
     def _part(self, fragment: int) -> slice:
         length = self._means.encoder.fragment_len
         return slice(fragment * length, (fragment + 1) * length)
 
+    @np.errstate(over="ignore", invalid="ignore")  # who pushes the sum looks whether it is finite
     def _add(self, gradient: Gradient, fragment: int, children: Sequence[int]) -> None:
         """One fragment: our own, where it has not got it, then the children's, in their order."""
         part = self._part(fragment)
@@ -294,78 +346,152 @@ class Member:
             weight += float(child.weights[fragment])
         self._weights[fragment] = weight
 
-    # -- the first member ------------------------------------------------------------------------
+    # -- what is the sum of all ------------------------------------------------------------------
 
-    async def _push_sum(self, round: Round, gradient: Gradient) -> str:
-        """Push the sum to the shards and fetch; why it was not applied, or "".
+    @np.errstate(over="ignore", invalid="ignore")
+    def _encode_own(self, number: int, place: Place) -> _Sum:
+        """Make the records of the sums that this member is to push."""
+        means, encoder = self._means, self._means.encoder
+        versions = means.fetcher.versions.copy()
+        own = [fragment for share in place.own for fragment in share.fragments]
+        given = {fragment for fragment in own if self._weights[fragment] > 0}
+        if not given:
+            return _Sum(None, versions, Verdict(0.0, ""))
+        if means.reduction.mean:
+            for fragment in given:
+                means.sum[self._part(fragment)] *= np.float32(1.0 / self._weights[fragment])
+        room, found = means.room(), Found()
+        for share in place.own:
+            if share.fragments:
+                found.add(
+                    encoder.encode(
+                        encoder.whole(means.sum), room, push=means.sums_pushed + 1, base=versions,
+                        first=share.fragments.start, count=len(share.fragments),
+                    )
+                )  # fmt: skip
+        room.left_out = [one for one in range(encoder.fragments) if one not in given]
+        words = ""
+        if found.bad:
+            name, index = encoder.place(found.first_bad)
+            words = f"the sum of round {number} is not finite, first in {name!r} at {index}"
+        return _Sum(room, versions, Verdict(found.squares, words))
+
+    async def _agree(self, number: int, place: Place, own: Verdict) -> Verdict:
+        """What all sums are together: where several members push, all do or none does.
+
+        Returns:
+            Our own, where nobody else pushes.
+        """
+        if not place.is_shared:
+            return own
+        verdicts: dict[int, Verdict] = {}
+        for share in reversed(place.shares):
+            verdict = own
+            if share.parent is not None:
+                verdict = await self._verdict_of(number, share.parent, share.number)
+            verdicts[share.number] = verdict
+            for index in share.children:
+                self._child(index).say_verdict(number, verdict)
+        ordered = [verdicts[one] for one in sorted(verdicts)]
+        return Verdict(
+            math.fsum(one.squares for one in ordered),
+            next((one.words for one in ordered if one.words), ""),
+        )
+
+    async def _verdict_of(self, number: int, parent: int, share: int) -> Verdict:
+        """What a parent says of a share's sum, as soon as it does."""
+        which, _ = self._comes[share]
+        await self._until(lambda: self._parent(parent).verdict_of(number, which) is not None)
+        verdict = self._parent(parent).verdict_of(number, which)
+        assert verdict is not None
+        return verdict
+
+    async def _push_own(
+        self, round: Round, gradient: Gradient, place: Place, own: _Sum, verdict: Verdict
+    ) -> str:
+        """Push our sums to the shards and fetch what is new; why they were not applied, or "".
 
         Raises:
             NotReady: another group has taken the place of ours: nobody can say yet what of it was
                 applied, and that group's members will look.
         """
-        means, encoder = self._means, self._means.encoder
-        given = np.flatnonzero(self._weights > 0)
-        if means.reduction.mean:
-            for fragment in map(int, given):
-                means.sum[self._part(fragment)] *= np.float32(1.0 / self._weights[fragment])
+        means = self._means
+        if own.room is None:
+            return ""
         means.sums_pushed += 1
-        versions, room, found = means.fetcher.versions.copy(), means.room(), Found()
-        found.add(
-            encoder.encode(
-                encoder.whole(means.sum), room,
-                push=means.sums_pushed, base=versions, first=0, count=encoder.fragments,
-            )
-        )  # fmt: skip
-        if found.bad:
-            name, index = encoder.place(found.first_bad)
-            return f"the sum of round {round.number} is not finite, first in {name!r} at {index}"
-        room.left_out = [int(one) for one in np.flatnonzero(self._weights <= 0)]
         push = Push(
             index=means.sums_pushed,
-            encoded=room,
-            base=Base(versions, (self.group.number,) * len(means.links)),
+            encoded=own.room,
+            base=Base(own.versions, (self.group.number,) * len(means.links)),
             clock=gradient.push.clock,
-            samples=round.totals(1, gradient.push.samples)[1],
-            norm=found.norm,
+            samples=round.totals(place.own[0], 1, gradient.push.samples)[1],
+            norm=math.sqrt(verdict.squares),
         )
-        means.last = room, push
+        means.last = own.room, push
         means.outbox.push(push)
         await means.coordination.standing.wait(lambda: push.is_settled)
         if push.refused > push.blamed:
             raise NotReady(f"another group has taken the place: {push.reason}")
-        await means.fetcher.bring()
+        if place.is_shared:
+            for share in place.own:
+                await means.fetcher.bring_some(share.fragments)
+        else:
+            await means.fetcher.bring()
         return push.reason
 
-    async def _give_down(self, place: plan.Place, number: int) -> str:
+    async def _give_down(self, number: int, place: Place, words: str) -> str:
         """The parameters of a round to the children, each fragment when it is here.
 
+        Args:
+            number: Of the round.
+            place: Our own.
+            words: Why what we pushed was not applied, or "".
+
         Returns:
-            Why the round was not applied, or "".
+            Why some of the round was not applied, or "".
         """
-        means, parent = self._means, self.parent
-        fetcher = means.fetcher
+        links = self._means.links
+        lsns = [max(link.known.lsn, link.fetched.lsn) for link in links]
+        said: dict[int, Said] = {}
+        for share in reversed(place.shares):
+            said[share.number] = await self._give_share(
+                number, share, Said(0, 0, words, tuple(lsns))
+            )
+        for one in said.values():
+            lsns = [max(two) for two in zip(lsns, one.lsns, strict=False)]
+        for link, lsn in zip(links, lsns, strict=False):
+            link.known = link.known._replace(lsn=max(link.known.lsn, lsn))
+        return next((said[one].words for one in sorted(said) if said[one].words), "")
 
-        def is_here(fragment: int) -> bool:
-            landed = parent.landed_of(number) if parent is not None else 0
-            return self._down is not None or landed > fragment
+    async def _give_share(self, number: int, share: Share, own: Said) -> Said:
+        """Those of one share, and what is said of it."""
+        fetcher, parent = self._means.fetcher, share.parent
+        which, before = self._comes.get(share.number, (0, 0))
 
-        for fragment in range(means.encoder.fragments if place.children else 0):
-            await self._until(functools.partial(is_here, fragment))
+        def is_here(count: int) -> bool:
+            return parent is None or self._parent(parent).landed_of(number) >= before + count
+
+        def said() -> Said | None:
+            return own if parent is None else self._parent(parent).said_of(number, which)
+
+        for count, fragment in enumerate(share.fragments if share.children else (), 1):
+            await self._until(functools.partial(is_here, count))
             values, version = fetcher.staging[self._part(fragment)], int(fetcher.versions[fragment])
-            for index in place.children:
+            for index in share.children:
                 child = self._child(index)
                 await child.send(Kind.PARAMETERS, fragment, values, version, round=number)
-        await self._until(lambda: self._down is not None)
-        words, lsns = self._down or "", [link.known.lsn for link in means.links]
-        for index in place.children:
-            self._child(index).say_whole(number, words=words, lsns=lsns)
-        return words
+        await self._until(lambda: said() is not None)
+        whole = said()
+        assert whole is not None
+        for index in share.children:
+            self._child(index).say_whole(number, words=whole.words, lsns=whole.lsns)
+        return whole
 
     # -- connections -----------------------------------------------------------------------------
 
-    async def _call(self, place: int) -> None:
-        """Open the connection to our parent; tried again until there is another group."""
-        means, member = self._means, self.group.members[place]
+    async def _call(self, above: int, place: Place) -> None:
+        """Open the connection to a parent; tried again until there is another group."""
+        means, member = self._means, self.group.members[above]
         coordination, fetcher = means.coordination, means.fetcher
         check_not_plain(coordination.url, member.url, f"replica {member.id}")
         headers = {
@@ -376,16 +502,16 @@ class Member:
         }
         backoff = Backoff(None, coordination.limits)
         client = Client(member.url, access=means.access, limits=coordination.limits)
-        self._client = client
-        while self.parent is None:
+        self._clients.append(client)
+        while above not in self.parents:
             parent = Parent(
-                self, place,
+                self, above, [share.fragments for share in place.from_parent(above)],
                 staging=fetcher.staging, versions=fetcher.versions,
                 fragment_len=means.encoder.fragment_len, limits_=coordination.limits,
             )  # fmt: skip
             try:
                 await client.upgrade(ROUTE, headers, parent)
-                self.parent = parent
+                self.parents[above] = parent
             except UpgradeRefused as error:
                 raise ConfigError(
                     f'{error}. Replicas that reduce among themselves need it: use reduce="shards"'
@@ -398,28 +524,26 @@ class Member:
     # -- what connections report -----------------------------------------------------------------
 
     def on_progress(self, peer: Peer) -> None:
-        """More of a child's sum, or of the parameters, is here."""
+        """More of a child's sums, or of the parameters, is here, or something was said of it."""
         if isinstance(peer, Child) and self._round is not None:
             self._told(self._round, peer)
         self._means.moved.set()
 
-    def on_whole(self, peer: Peer, round: int, words: str, lsns: Sequence[int]) -> None:
-        """A child's sum is whole, or the round is."""
-        if not isinstance(peer, Child):
-            self._down = words
-            for link, lsn in zip(self._means.links, lsns, strict=False):
-                link.known = link.known._replace(lsn=max(link.known.lsn, lsn))
-        self.on_progress(peer)
-
     def _told(self, round: Round, child: Child) -> None:
         """What a child has sent of a round; it may be in the next one already."""
+        assert self.place is not None
         round.landed(child.place, child.landed_of(round.number))
-        if child.rounds >= round.number:
-            round.whole(child.place, *child.totals)
+        shares = self.place.from_child(child.place)
+        for which in range(self._heard.get(child.place, 0), len(shares)):
+            said = child.said_of(round.number, which)
+            if said is None:
+                break
+            self._heard[child.place] = which + 1
+            round.whole(child.place, shares[which].number, said.gradients, said.samples)
 
     def on_lost(self, peer: Peer) -> None:
         """It broke, or its group is over."""
-        if peer is self.parent or self.children.get(peer.place) is peer:
+        if peer in self._peers():
             self._forget(peer)
             who = f"replica {self.group.members[peer.place].id}"
             self._broke = PeerLost(f"the connection to {who} broke: {peer.error or 'closed'}")
@@ -428,7 +552,7 @@ class Member:
     def _forget(self, peer: Peer) -> None:
         self.payload_sent += peer.payload_sent
         self.payload_received += peer.payload_received
-        if peer is self.parent:
-            self.parent = None
-        else:
+        if isinstance(peer, Child):
             self.children.pop(peer.place, None)
+        else:
+            self.parents.pop(peer.place, None)

@@ -1,68 +1,10 @@
-"""Who sends to whom: a member's place in its group. Pure.
-
-The members that listen are a binary tree in their order, each below the one with half its number::
-
-    0 ---- 1 ---- 3        0 pushes the sum of all to the shards and fetches;
-    |      +----- 4        1 adds its own gradient and the sums of 3 and 4, sends the sum to 0,
-    +----- 2 ---- 5        and gives to 3 and 4 the parameters that 0 gave to it
-
-Who only calls others is below one of them: where the tree has a place for it, or else spread over
-those that listen. With W bytes of parameters and p members that all listen::
-
-    a member that is not the first    sends W up and gets W down
-    for each child                    gets W, and gives W; at most two
-    the first                         pushes W to the shards and fetches W
-    among all members                 2 (p - 1) W
-    the busiest of them               gets 2 W and sends 2 W, and W each way above
-
-Source: Iandola, Moskewicz, Ashraf, Keutzer, "FireCaffe", CVPR 2016, section 5. Deviations: the
-parameters and the optimizer stay with the shards; and a sum is sent on fragment by fragment, so
-that the levels of the tree work side by side.
-"""
+"""A replica's place in a group. Pure."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import final
-
+from pydownpour.policy import Reduction
+from pydownpour.policy.reductions import TOPOLOGIES, Place
 from pydownpour.wire.messages import Group
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """A member's place.
-
-    Attributes:
-        index: Its own.
-        parent: Of whom it sends its sum to; None: it is the first.
-        children: Of those whose sums it gets, ascending: in this order they are added.
-    """
-
-    index: int
-    parent: int | None
-    children: tuple[int, ...]
-
-
-def parents(count: int, listening: int) -> list[int | None]:
-    """Above whom each of ``count`` members is; the first ``listening`` of them listen."""
-    assert count == 0 or count == 1 or 1 <= listening <= count
-    above: list[int | None] = [None] * min(count, 1)
-    for index in range(1, count):
-        half = (index - 1) // 2
-        above.append(half if half < listening else half % listening)
-    return above
-
-
-def places(count: int, listening: int) -> list[Place]:
-    """The places of a whole group."""
-    above = parents(count, listening)
-    children: list[list[int]] = [[] for _ in above]
-    for index, parent in enumerate(above):
-        if parent is not None:
-            children[parent].append(index)
-    return [Place(i, above[i], tuple(children[i])) for i in range(count)]
 
 
 def index_of(group: Group, replica: int, incarnation: int) -> int | None:
@@ -73,10 +15,7 @@ def index_of(group: Group, replica: int, incarnation: int) -> int | None:
     return None
 
 
-def place_in(group: Group, index: int) -> Place:
-    """The place of one member of a group."""
-    return places(len(group.members), _listening(group.members))[index]
-
-
-def _listening(members: Sequence[object]) -> int:
-    return sum(bool(getattr(member, "url", "")) for member in members)
+def place_in(group: Group, index: int, reduction: Reduction, fragments: int) -> Place:
+    """The place of one member of a group, among whom so many fragments are added up."""
+    listening = sum(bool(member.url) for member in group.members)
+    return TOPOLOGIES[reduction.how](index, len(group.members), listening, fragments)

@@ -323,14 +323,13 @@ class Oracle:
 
     def _received(self, push: Push, length: int) -> NDArray[np.float32]:
         """What a shard makes of a push's bytes, which are of float32 or a codec's."""
-        whole = push.encoded.frames(0, push.encoded.fragments)
-        frames, codec = _core.scan_frames(whole), self._codec
-        if codec is None:
-            return np.concatenate([np.frombuffer(frame.payload, np.float32) for frame in frames])
-        received = np.zeros(len(self.low), np.float32)
+        codec, received = self._codec, np.zeros(len(self.low), np.float32)
         pieces = np.split(received, range(length, len(received), length))
-        for frame in frames:
-            codec.decode(frame.payload, pieces[frame.fragment])
+        for frame in _core.scan_frames(push.encoded.sent()):
+            if codec is None:
+                pieces[frame.fragment][:] = np.frombuffer(frame.payload, np.float32)
+            else:
+                codec.decode(frame.payload, pieces[frame.fragment])
         return received
 
     def _check_residual(self, life: Life, push: Push, amounts: NDArray[np.float32]) -> None:

@@ -113,11 +113,14 @@ class SampleOracle:
         for one in [one for one in self._open if one.push.open_portions == 0]:
             self._open.remove(one)
             one.settle()
-        frames = _core.scan_frames(push.encoded.memory)
+        amounts = np.zeros(len(self.recorded), np.float32)
+        length = life.trainer.session.joined.fragment_len
         dtype = {_core.DTYPE_F32: np.float32, _core.DTYPE_F16: np.float16}
-        pieces = [np.frombuffer(frame.payload, dtype[frame.dtype]) for frame in frames]
-        amounts = -np.concatenate(pieces).astype(np.float32)
-        one = Pushed(life, push, [], amounts, life.trainer.session.joined.fragment_len)
+        for frame in _core.scan_frames(push.encoded.sent()):
+            start = frame.fragment * length
+            values = np.frombuffer(frame.payload, dtype[frame.dtype])
+            amounts[start : start + len(values)] = -values.astype(np.float32)
+        one = Pushed(life, push, [], amounts, length)
         if push.again is not None:
             self.dropped += amounts
             self.repeated += one.repeated()

@@ -305,12 +305,18 @@ def _others(seed: int, faults: FaultPlan, first: Policy) -> tuple[Policy, ...]:
     )
 
 
-def reduced(seed: int, name: str, trace: Trace | None = None) -> World:
-    """One of those two, in rounds whose gradients replicas add up among themselves."""
+def reduced(
+    seed: int, name: str, trace: Trace | None = None, how: Literal["tree", "ring", ""] = ""
+) -> World:
+    """One of those two, in rounds whose gradients replicas add up among themselves.
+
+    ``how`` they do is drawn if it is not said.
+    """
     rng = random.Random(f"{seed}/reduced")
+    drawn: Literal["tree", "ring"] = random.Random(f"{seed}/how").choice(("tree", "ring"))
     may_leave = any(dose.fault == "leave" for dose in fault_plan(name).doses)
     first = 1 if may_leave else rng.choice((1, 1, 2))
-    policy = HardSync(combine="sum", replicas=first, reduce="tree")
+    policy = HardSync(combine="sum", replicas=first, reduce=how or drawn)
     return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
 
 

@@ -458,15 +458,18 @@ impl Shard {
     }
 
     /// Frames of fragments changed after LSN `since`.
+    #[pyo3(signature = (since, cursor, size_max, stop = None))]
     fn parameter_frames<'py>(
         &self,
         py: Python<'py>,
         since: u64,
         cursor: u32,
         size_max: usize,
+        stop: Option<u32>,
     ) -> PyResult<(Bound<'py, PyList>, u32, usize)> {
-        let batch =
-            enter(py, usize::MAX, || Ok(self.shard.parameter_frames(since, cursor, size_max)))?;
+        let batch = enter(py, usize::MAX, || {
+            Ok(self.shard.parameter_frames(since, cursor, size_max, stop))
+        })?;
         let (cursor, frames) = (batch.cursor, batch.frames);
         Ok((fetch::buffers(py, batch)?, cursor, frames))
     }

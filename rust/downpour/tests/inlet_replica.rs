@@ -86,7 +86,7 @@ fn pushed_shard() -> Shard {
 fn fetch(shard: &Shard, since: u64, size_max: usize) -> (Vec<u8>, usize) {
     let (mut bytes, mut frames, mut cursor) = (Vec::new(), 0, 0);
     while cursor < shard.fragments().end {
-        let batch = shard.parameter_frames(since, cursor, size_max);
+        let batch = shard.parameter_frames(since, cursor, size_max, None);
         assert!(batch.cursor > cursor, "a batch makes progress");
         let before = bytes.len();
         for piece in batch.pieces {
@@ -144,15 +144,15 @@ fn where_readers_may_keep_no_more_a_batch_is_one_fragment_and_a_copy() {
     let shard = Shard::new(Store::new(geometry, sgd).unwrap(), 0).unwrap();
     let is_copied = |batch: &Batch| matches!(batch.pieces[..], [Piece::Bytes(_)]);
     // 32 blocks beyond one a stripe, of which 10 are for records: 5 fragments may be kept.
-    let first = shard.parameter_frames(0, 0, usize::MAX);
+    let first = shard.parameter_frames(0, 0, usize::MAX, None);
     assert_eq!((first.frames, first.cursor, is_copied(&first)), (4, 4, false));
-    let second = shard.parameter_frames(0, 0, usize::MAX);
+    let second = shard.parameter_frames(0, 0, usize::MAX, None);
     assert_eq!((second.frames, second.cursor, is_copied(&second)), (1, 1, false));
-    let third = shard.parameter_frames(0, 1, usize::MAX);
+    let third = shard.parameter_frames(0, 1, usize::MAX, None);
     assert_eq!((third.frames, third.cursor, is_copied(&third)), (1, 2, true));
     assert_eq!(third.size, HEADER_SIZE + 16 * STRIPE);
     drop(first);
-    let fourth = shard.parameter_frames(0, 1, usize::MAX);
+    let fourth = shard.parameter_frames(0, 1, usize::MAX, None);
     assert_eq!((fourth.frames, fourth.cursor, is_copied(&fourth)), (3, 4, false));
 }
 
@@ -208,7 +208,7 @@ fn large_fragments_are_sent_as_pinned_stripes_with_a_combined_checksum() {
     let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
     store.load_plane(0, 0, &values).unwrap();
     let shard = Shard::new(store, 0).unwrap();
-    let batch = shard.parameter_frames(0, 0, usize::MAX);
+    let batch = shard.parameter_frames(0, 0, usize::MAX, None);
     let pinned = batch.pieces.iter().filter(|piece| matches!(piece, Piece::Stripe(_))).count();
     assert_eq!((batch.frames, pinned, batch.cursor), (3, 8, 3), "the last one is gathered");
     let mut stream = Vec::new();

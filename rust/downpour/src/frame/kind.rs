@@ -118,6 +118,7 @@ impl Kind {
             Self::Fragment => FLAG_FRAGMENT_AGAIN,
             Self::Fetched => FLAG_FETCH_BEGINS,
             Self::View => FLAG_VIEW_SEND_AGAIN,
+            Self::Reduced => FLAG_REDUCED_VERDICT,
             _ => 0,
         }
     }
@@ -125,6 +126,9 @@ impl Kind {
 
 /// In an ACK: every record of the run has its answer.
 pub const FLAG_PUSH_COMPLETE: u32 = 1;
+
+/// REDUCED flag: what a sum is that nobody has pushed yet.
+pub const FLAG_REDUCED_VERDICT: u32 = 1;
 
 /// PUSH flag: another run of the same push follows this one.
 pub const FLAG_PUSH_CONTINUES: u32 = 1;

@@ -44,14 +44,21 @@ pub struct Batch {
 
 impl Shard {
     /// PARAMETERS frames of the fragments from `cursor` on whose last record is later than
-    /// `since`, until they are `size_max` bytes or more, or the end is reached. A cursor before the
-    /// shard's first fragment is as good as that.
+    /// `since`, until they are `size_max` bytes or more, or `stop` or the shard's end is reached. A
+    /// cursor before the shard's first fragment is as good as that.
     ///
     /// `since` 0 means that the asker has nothing: every fragment is sent, pushed into or not. The
     /// batch ends early where other readers keep so much that this one must copy.
     #[must_use]
-    pub fn parameter_frames(&self, since: u64, cursor: u32, size_max: usize) -> Batch {
+    pub fn parameter_frames(
+        &self,
+        since: u64,
+        cursor: u32,
+        size_max: usize,
+        stop: Option<u32>,
+    ) -> Batch {
         let Range { start, end } = self.fragments();
+        let end = stop.map_or(end, |stop| stop.min(end));
         let mut batch = Batch { cursor: cursor.max(start), ..Batch::default() };
         while batch.cursor < end && (batch.frames == 0 || batch.size < size_max) {
             let place = (batch.cursor - start) as usize;
