@@ -12,6 +12,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.int64]
 Parameters: TypeAlias = Mapping[str, Floats]
+Layer: TypeAlias = tuple[Floats, Floats]
+"""Its inputs, and the loss's derivatives by what it makes of them; a sample in each row."""
 
 
 def init(inputs: int, hidden: int, classes: int, seed: int = 0) -> dict[str, Floats]:
@@ -30,8 +32,8 @@ def init(inputs: int, hidden: int, classes: int, seed: int = 0) -> dict[str, Flo
     }
 
 
-def value_and_grad(p: Parameters, x: Floats, y: Labels) -> tuple[float, dict[str, Floats]]:
-    """Mean cross-entropy of a batch, and its gradient with respect to every parameter."""
+def value_and_layers(p: Parameters, x: Floats, y: Labels) -> tuple[float, dict[str, Layer]]:
+    """Mean cross-entropy of a batch, and what the gradients of both layers are made of."""
     hidden = np.maximum(x @ p["w1"] + p["b1"], 0)
     scores = hidden @ p["w2"] + p["b2"]
     chances = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -42,12 +44,17 @@ def value_and_grad(p: Parameters, x: Floats, y: Labels) -> tuple[float, dict[str
     chances[rows, y] -= 1  # now the gradient with respect to the scores
     chances /= len(y)
     back = (chances @ p["w2"].T) * (hidden > 0)
-    return loss, {
-        "w1": x.T @ back,
-        "b1": back.sum(axis=0),
-        "w2": hidden.T @ chances,
-        "b2": chances.sum(axis=0),
-    }
+    return loss, {"1": (x, back), "2": (hidden, chances)}
+
+
+def value_and_grad(p: Parameters, x: Floats, y: Labels) -> tuple[float, dict[str, Floats]]:
+    """Mean cross-entropy of a batch, and its gradient with respect to every parameter."""
+    loss, layers = value_and_layers(p, x, y)
+    grads = {}
+    for name, (inputs, derivatives) in layers.items():
+        grads[f"w{name}"] = inputs.T @ derivatives
+        grads[f"b{name}"] = derivatives.sum(axis=0)
+    return loss, grads
 
 
 def accuracy(p: Parameters, x: Floats, y: Labels) -> float:

@@ -24,6 +24,8 @@ SAMPLES: Final = len(x)
 CHANCE: Final = 0.1
 """Accuracy of who guesses."""
 
+Gradients = Callable[[mlp.Parameters, mlp.Floats, mlp.Labels], tuple[float, dict[str, mlp.Floats]]]
+"""A minibatch's loss, and its gradient: of parameters, inputs and labels."""
 Pause = Callable[[int, random.Random], float]
 """Seconds that a step of replica number 0, 1, ... takes longer than the others'."""
 
@@ -38,6 +40,7 @@ def digits_job(
     hidden: int = 64,
     unit: int | None = None,
     pause: Pause | None = None,
+    gradients: Callable[[], Gradients] = lambda: mlp.value_and_grad,
     **more: Any,
 ) -> dp.Job:
     """A perceptron with one hidden layer learns the digits.
@@ -53,6 +56,7 @@ def digits_job(
             work at the very end of a run, and a lease is asked for less often.
         pause: What a step of some replica costs more; sleeps, so it is virtual time in a world and
             real time in a process.
+        gradients: Called by each replica when it begins: how it computes gradients.
         more: Further arguments of ``dp.Job``.
     """
     job = dp.Job(
@@ -66,11 +70,12 @@ def digits_job(
     @job.replica
     async def train(replica: dp.Replica) -> None:
         chance = random.Random(f"{seed}/{replica.id}")
+        value_and_grad = gradients()
         async for lent in replica.work():
             for rows in lent.batches(batch):
                 if pause is not None:
                     await asyncio.sleep(pause(replica.id - 1, chance))
-                loss, grads = mlp.value_and_grad(replica.parameters, x[rows], y[rows])
+                loss, grads = value_and_grad(replica.parameters, x[rows], y[rows])
                 await replica.step(grads, loss=loss)
 
     job.evaluate(evaluate)
