@@ -35,7 +35,11 @@ SIZE = 4 * FRAGMENT_LEN * FRAGMENTS
 """Bytes of the parameters of the jobs whose bytes are counted: 4 MiB, in 16 fragments."""
 
 
-@pytest.mark.parametrize("rule", [dp.SGD(lr=0.0625), dp.Adagrad(lr=0.1)], ids=["sgd", "adagrad"])
+@pytest.mark.parametrize(
+    "rule",
+    [dp.chain(dp.SqrtScaling(batch=2), dp.SGD(lr=0.0625)), dp.Adagrad(lr=0.1)],
+    ids=["sqrt", "adagrad"],
+)
 @pytest.mark.parametrize("members", [1, 2, 5])
 @pytest.mark.parametrize("combine", ["mean", "sum"])
 @HOW
