@@ -32,6 +32,7 @@ from pydownpour.net.upgrade import StreamProtocol
 from pydownpour.policy import Apply, Decision, PushInfo, from_wire
 from pydownpour.policy.bfasgd import BFASGD
 from pydownpour.policy.hard_sync import HardSync
+from pydownpour.policy.model_averaging import ModelAveraging
 from pydownpour.policy.pieces import scale
 from pydownpour.policy.pieces.combine import EveryLive, Share
 from pydownpour.policy.reductions import Place
@@ -569,6 +570,56 @@ def ordered(seed: int, plan: str) -> World:
     return swarm.world(seed, plan, policy=HardSync(combine="sum", ordered=True))
 
 
+def in_long_blocks(seed: int, plan: str) -> World:
+    """A world of the sample oracle whose blocks end for want of work, too."""
+    return swarm.counted(seed, plan, policy=ModelAveraging(every=7, combine="sum"))
+
+
+def a_delta_is_pushed_again(patch: Patch) -> None:
+    """The next one is counted from the same base."""
+
+    def carried(self: LocalCopy) -> None:
+        assert self._anchor is not None
+        np.add(self._anchor, self.flat, out=self._anchor)
+
+    patch.setattr(LocalCopy, "carried", carried)
+
+
+def a_fetch_ends_a_block(patch: Patch) -> None:
+    """What lands replaces the copy, with what it has gained that no push carries."""
+    land = LocalCopy.land
+
+    def replace(self: LocalCopy, *fetched: Any) -> None:
+        self._is_moved = False
+        land(self, *fetched)
+
+    patch.setattr(LocalCopy, "land", replace)
+
+
+def a_block_begins_without_its_round(patch: Patch) -> None:
+    """Behind a flush the replica trains on with what it has."""
+    flush = Trainer.flush
+
+    def forgets(self: Trainer) -> Any:
+        yield from flush(self)
+        self._rejoins = None
+
+    patch.setattr(Trainer, "flush", forgets)
+
+
+def a_block_s_units_count_at_once(patch: Patch) -> None:
+    """A unit is reported as soon as it is finished, be its delta pushed or not."""
+    train = Trainer._train
+
+    def early(self: Trainer, *step: Any) -> Any:
+        push = yield from train(self, *step)
+        if self.unit is not None and push is None:
+            self.unit.last_push = 0
+        return push
+
+    patch.setattr(Trainer, "_train", early)
+
+
 def sums_are_made_again_whole(patch: Patch) -> None:
     """A gradient that a former sum has brought to some fragments is given to all of them again."""
     joins = Gradient.joins
@@ -870,6 +921,14 @@ MUTATIONS: Final = (
              ("never applied",), users_own),
     Mutation("nobody waits for the round", ("calm",), nobody_waits_for_the_round,
              ("pushed twice",), swarm.synced),
+    Mutation("a delta is pushed again", ("calm",), a_delta_is_pushed_again,
+             ("twice", "more often"), swarm.averaged),
+    Mutation("a fetch ends a block", ("calm",), a_fetch_ends_a_block, ("never applied",),
+             swarm.averaged),
+    Mutation("a block begins without its round", ("kill",), a_block_begins_without_its_round,
+             ("pushed twice",), in_long_blocks),
+    Mutation("a block's units count at once", ("kill",), a_block_s_units_count_at_once,
+             ("never applied",), swarm.averaged),
     Mutation("a share is one short", ("calm",), a_share_is_one_short, ("closed with",), softly),
     Mutation("a share waits for one more", ("calm",), a_share_waits_for_one_more, ("open with",),
              softly),

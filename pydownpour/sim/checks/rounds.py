@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import final
 
-from pydownpour.policy import PushInfo, from_wire
+from pydownpour.policy import POLICIES, PushInfo, from_wire
+from pydownpour.policy.averaging import Averaging
 from pydownpour.policy.hard_sync import HardSync
 from pydownpour.policy.pieces.combine import LATE_PATIENCE_S
 from pydownpour.policy.softsync import Softsync
@@ -17,12 +18,18 @@ from pydownpour.sim.checks.base import Check, Watched, one_policy
 from pydownpour.sim.checks.oracle import Life
 
 
+def _is_in_rounds(name: object) -> bool:
+    """A policy of ours whose rounds are of every live replica."""
+    return issubclass(POLICIES.get(str(name), Check), HardSync | Averaging)
+
+
 @final
 class RoundsAreWhole(Check):
     """A closed round has a gradient of every replica that was live, and nobody goes on before.
 
-    From books of its own, of what shards and replicas tell observers. Where the policy changes, a
-    round ends with it; and while replicas and shards obey different versions nobody need wait.
+    Or a delta of each, where replicas train by themselves. From books of its own, of what shards
+    and replicas tell observers. Where the policy changes, a round ends with it; and while replicas
+    and shards obey different versions nobody need wait.
     """
 
     name = "rounds are whole"
@@ -55,14 +62,14 @@ class RoundsAreWhole(Check):
             self._switching.add(shard)
             if event == "switched":
                 self._switching.discard(shard)
-        elif settings["name"] == HardSync.name and shard not in self._switching:
+        elif _is_in_rounds(settings["name"]) and shard not in self._switching:
             policy = from_wire(settings)
-            assert isinstance(policy, HardSync)
+            assert isinstance(policy, HardSync | Averaging)
             if policy.reduction() is None:
                 self._happened(shard, policy, event, push)
 
     def _happened(
-        self, shard: Shard, policy: HardSync, event: Event, push: PushInfo | None
+        self, shard: Shard, policy: HardSync | Averaging, event: Event, push: PushInfo | None
     ) -> None:
         given, open_round = self._given[shard.assigned.index], shard.rounds.round
         late = self._late[shard.assigned.index]
@@ -89,7 +96,7 @@ class RoundsAreWhole(Check):
                 if push.replica not in given | late:
                     self._changed_at[shard.assigned.index] = now
                 given.add(push.replica)
-            elif policy.ordered and before:
+            elif isinstance(policy, HardSync) and policy.ordered and before:
                 self._wrong.append(f"{where}: {push.replica} was added before {before}")
             if event == "taken" and push.replica in given:
                 self._wrong.append(f"{where}: a second gradient of replica {push.replica}")
@@ -98,7 +105,7 @@ class RoundsAreWhole(Check):
         """It must have waited for the round of the push before, if that is in one."""
         last, before = self._last.pop(life, (None, 0))
         version = life.trainer.ruling.version
-        is_in_rounds = life.trainer.ruling.name == HardSync.name
+        is_in_rounds = _is_in_rounds(life.trainer.ruling.name)
         if not is_in_rounds or life.trainer.session.reducer is not None:
             return
         obeyed = {shard.rounds.policy.version for shard in self.shards()} == {version}

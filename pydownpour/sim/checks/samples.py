@@ -33,6 +33,9 @@ from pydownpour.wire.messages import Complete, CompleteAnswer, LeaseAnswer
 
 NAMED_MAX: Final = 3
 """Wrong samples a violation names."""
+LOOK_EVERY: Final = 5
+"""Steps after which a replica that trains by itself fetches, whatever its policy says: what it has
+gained must stay."""
 
 
 @final
@@ -61,6 +64,7 @@ class SampleOracle:
     ) -> None:
         policy = policy or Downpour(local_rate=0.0)
         self.batch = batch
+        self._trains = policy.outer() is not None
         self._mark = -1.0 if policy.codec() is None else -1.0 - 2.0**-10
         """With a threshold of 1 a little more, so that 1 is sent of each."""
         self.recorded: NDArray[np.int64] = np.zeros(samples, np.int64)
@@ -91,6 +95,8 @@ class SampleOracle:
         async for unit in replica.work():
             for batch in unit.batches(self.batch):
                 await replica.step(self.gradient(batch))
+                if self._trains and replica.steps % LOOK_EVERY == 0:
+                    await replica.fetch()
 
     def gradient(self, batch: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:
         """-1 at the samples of a minibatch, as it is applied."""

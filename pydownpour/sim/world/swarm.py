@@ -281,6 +281,13 @@ def synced(seed: int, name: str, trace: Trace | None = None) -> World:
     return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
 
 
+def averaged(seed: int, name: str, trace: Trace | None = None) -> World:
+    """One of those two, whose replicas train by themselves and meet in rounds."""
+    rng = random.Random(f"{seed}/averaged")
+    policy = ModelAveraging(every=rng.choice((2, 3, 7)), combine="sum")
+    return (world if rng.random() < 0.5 else counted)(seed, name, trace, policy)
+
+
 def _others(seed: int, faults: FaultPlan, first: Policy) -> tuple[Policy, ...]:
     """What a job is switched to, if its plan does that: exact sums, and copies of shards alone."""
     if not any(dose.fault == "switch" for dose in faults.doses):
