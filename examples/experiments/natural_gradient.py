@@ -86,8 +86,8 @@ SHORT += [Setting(rule, ASYNC_LR, "downpour", passes=4) for rule in RULES]
 def claims(results: Results) -> Iterator[Claim]:
     is_full = results.form == "full"
 
-    def mean(figure: str, *setting: Any) -> float:
-        return results.mean(Setting(*setting, passes=PASSES if is_full else 4), figure)
+    def mean(figure: str, rule: str, lr: float, policy: str) -> float:
+        return results.mean(Setting(rule, lr, policy, PASSES if is_full else 4), figure)
 
     for lr, policy in ((LR, "hardsync"), (ASYNC_LR, "downpour")):
         plain, natural = (mean("loss", rule, lr, policy) for rule in RULES)

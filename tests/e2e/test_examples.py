@@ -46,6 +46,17 @@ def test_three_phases_come_one_after_the_other(tmp_path: Path) -> None:
     assert report["accuracy"] >= 0.94
 
 
+def test_replicas_that_train_alone_push_every_twenty_steps(tmp_path: Path) -> None:
+    local = str(EXAMPLES / "local_training.py")
+    report = run(tmp_path, local, "--shards", "1", "--replicas", "2").report
+    assert report["optimizer"].startswith("momentum(lr=0.7")
+    assert report["local_optimizer"].startswith("adamw(lr=0.003")
+    steps = sum(one["steps"] for one in report["replicas"])
+    assert steps == 40 * 90  # nine units a pass, the last of them shorter
+    assert report["pushes"]["sent"] <= steps / 20 + 2 * 40  # and at most a short block a pass
+    assert report["accuracy"] >= 0.95
+
+
 def test_the_oracle_counts_every_push_once(tmp_path: Path) -> None:
     oracle = str(EXAMPLES / "oracle.py")
     env = {"ORACLE_UNITS": "300", "ORACLE_PASSES": "2"}

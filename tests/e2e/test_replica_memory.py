@@ -11,6 +11,7 @@ import pytest
 
 import pydownpour as dp
 from pydownpour.limits import Limits
+from pydownpour.policy import Policy
 from tests.e2e.stage import Stage, ones
 
 LEN = 300_000
@@ -43,12 +44,13 @@ def held() -> int:
         (dp.Downpour(local_rate=0.1), 3),
         (dp.Downpour(local_rate=0.0, in_flight=2), 4),
         (dp.Downpour(push_every=3, local_rate=0.1), 4),
+        (dp.ModelAveraging(every=3), 4),
     ],
-    ids=["push every step", "two in flight", "accrue"],
+    ids=["push every step", "two in flight", "accrue", "train"],
 )
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
 async def test_a_replica_holds_the_copies_that_are_named(
-    traced: None, tmp_path: Path, policy: dp.Downpour, copies: int, wire_dtype: str
+    traced: None, tmp_path: Path, policy: Policy, copies: int, wire_dtype: str
 ) -> None:
     job = dp.Job(
         parameters={"w": np.zeros(LEN, np.float32)},
@@ -70,7 +72,7 @@ async def test_a_replica_holds_the_copies_that_are_named(
     limits = Limits(push_spare_size_max=0)
     async with Stage(job, tmp_path / "run", limits=limits) as stage:
         await stage.replica()
-    pushes = policy.in_flight
+    pushes = policy.replica().in_flight
     narrow = pushes * SIZE // 2 if wire_dtype == "float16" else 0
     expected = copies * SIZE - narrow
     assert expected <= max(seen) < expected * SMALL, [size / SIZE for size in seen]
