@@ -103,12 +103,16 @@ class Results:
         return list(dict.fromkeys(setting for setting, _ in self.cells))
 
     def values(self, setting: Setting, figure: str) -> list[float]:
-        """A figure of every seed; what was not finite came back as None and is infinite here."""
-        found = [figures[figure] for (of, _), figures in self.cells.items() if of == setting]
+        """A figure of every seed; what was not finite came back as None and is infinite here.
+
+        [] if it is none of this setting's: a script may have settings of several kinds.
+        """
+        cells = [figures for (of, _), figures in self.cells.items() if of == setting]
+        found = [figures[figure] for figures in cells if figure in figures]
         return [math.inf if value is None else float(value) for value in found]
 
     def mean(self, setting: Setting, figure: str) -> float:
-        """Over the seeds; NaN if the setting was not run, so no claim about it holds."""
+        """Over the seeds; NaN if it was not measured, so no claim about it holds."""
         values = self.values(setting, figure)
         return statistics.fmean(values) if values else math.nan
 
