@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import pydownpour as dp
 from pydownpour.optimizers import Part
 from pydownpour.policy.averaging import Averaging
+from pydownpour.testing import FaultProxy, Faults
 from tests.e2e.stage import Stage
 from tests.reference import averaging as slow
 
@@ -50,8 +51,8 @@ def job_of(policy: dp.HardSync | Averaging, rule: Part | None, made: Made) -> dp
     return job
 
 
-async def together(job: dp.Job, folder: Path, members: int, shards: int = 2) -> Stage:
-    async with Stage(job, folder, shards=shards) as running:
+async def together(job: dp.Job, folder: Path, members: int, shards: int = 2, **stage: Any) -> Stage:
+    async with Stage(job, folder, shards=shards, **stage) as running:
         async with asyncio.TaskGroup() as group:
             for _ in range(members):
                 group.create_task(running.replica())
@@ -272,6 +273,61 @@ async def _seen_by(folder: Path, act: Callable[[dp.Replica], Awaitable[None]]) -
 
     await together(job, folder, 1, shards=1)
     return seen
+
+
+# -- what becomes of a delta -----------------------------------------------------------------------
+
+
+async def test_a_delta_that_is_sent_again_is_added_once(tmp_path: Path) -> None:
+    """Connections are cut a little further on each time; the result is the twin's."""
+    proxies: list[FaultProxy] = []
+
+    def cut_after(number: int) -> Faults:
+        size = 900 + 477 * number
+        return Faults(reset_after=(size, size)) if number <= 8 else Faults()
+
+    def before(target: str) -> FaultProxy:
+        proxies.append(FaultProxy(target, to_target=cut_after))
+        return proxies[-1]
+
+    policy, rule = dp.DiLoCo(every=2, rate=0.5, momentum=0.5), dp.Momentum(lr=0.1)
+    stage = await together(job_of(policy, rule, odd), tmp_path, 1, before_shards=before)
+    assert sum(proxy.statistics().resets for proxy in proxies) >= 4
+    np.testing.assert_array_equal(stage.parameters()["w"], twin(policy, rule, odd, 1))
+    assert stage.report["pushes"]["applied"] == 6
+
+
+async def test_the_block_of_a_replica_that_fails_is_lost_and_done_again_once(
+    tmp_path: Path,
+) -> None:
+    """Its steps are nowhere but in its copy: no sample of them counts, and then each does once."""
+    job = dp.Job(
+        parameters={"w": np.zeros(12, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        policy=dp.ModelAveraging(every=4),
+        data=dp.Work(12, unit=2, shuffle=False),
+    )
+    lives: list[NDArray[np.float32]] = []
+
+    @job.replica
+    async def train(replica: dp.Replica) -> None:
+        lives.append(replica.parameters["w"].copy())
+        async for unit in replica.work():
+            for batch in unit.batches(1):
+                if len(lives) == 1 and batch[0] == 7:
+                    raise ZeroDivisionError("in the middle of a block")
+                step = np.zeros(12, np.float32)
+                step[batch] = -1.0
+                await replica.step({"w": step})
+
+    async with Stage(job, tmp_path, shards=1) as stage:
+        with pytest.raises(ZeroDivisionError):
+            await stage.replica(name="one")
+        await stage.replica(name="one")
+    # Samples 0 to 3 were pushed; 4, 5 and 6 had been stepped and are not there.
+    np.testing.assert_array_equal(lives[1], [1] * 4 + [0] * 8)
+    np.testing.assert_array_equal(stage.parameters()["w"], np.ones(12))
+    assert stage.report["samples"] == 12
 
 
 # -- what is not finite ----------------------------------------------------------------------------
