@@ -169,6 +169,27 @@ async def test_a_sum_that_is_not_finite_is_pushed_nowhere(tmp_path: Path, how: A
     assert stage.report["records"]["refused"] == 0, "no shard has seen it"
 
 
+@HOW
+async def test_what_max_norm_bounds_is_the_whole_sum(tmp_path: Path, how: Any) -> None:
+    """No share of it is above the bound, and the sum is: it is refused everywhere."""
+    elements = 4 * FRAGMENT_LEN
+    job = dp.Job(
+        parameters={"w": np.zeros(elements, np.float32)},
+        optimizer=dp.SGD(lr=1.0),
+        policy=dp.HardSync(combine="sum", replicas=4, reduce=how),
+        max_norm=3.0 * 512,  # a gradient of ones has 512, and 256 in each of four fragments
+    )
+
+    @job.replica
+    async def train(replica: Replica) -> None:
+        await replica.step({"w": np.ones(elements, np.float32)})
+        await replica.step({"w": np.full(elements, 0.5, np.float32)})
+
+    stage = await together(job, tmp_path, 4)
+    np.testing.assert_array_equal(stage.parameters()["w"], -2.0)
+    assert stage.report["pushes"]["refused"] == 4, "the gradient of each"
+
+
 async def test_a_stranger_s_sums_are_not_taken(tmp_path: Path) -> None:
     """With the job's token, and without the secret of the two."""
 

@@ -65,6 +65,23 @@ def test_a_sum_that_was_applied_has_its_answer_whichever_group_came_after(
     assert served.shard.store.lsn == FRAGMENTS
 
 
+def fetched_by_stream(served: Served, first: int, count: int) -> list[_core.Frame]:
+    end = served.stream()
+    served.net.say(end, frames.fetch(request=1, since=0, first=first, count=count))
+    served.net.wait(1.0)
+    return list(_core.scan_frames(end.got))
+
+
+@pytest.mark.parametrize(("first", "count"), [(1, 2), (3, 1), (2, 9), (0, 0), (3, 0)])
+def test_who_wants_a_share_is_sent_no_more(served: Served, first: int, count: int) -> None:
+    """An owner fetches what it has pushed; 0 is all to the last."""
+    by_stream(served, push(1, group=3))
+    *sent, end = fetched_by_stream(served, first, count)
+    stop = min(first + count, FRAGMENTS) if count else FRAGMENTS
+    assert [frame.fragment for frame in sent] == list(range(first, stop))
+    assert (end.kind, end.count, end.version) == (Kind.FETCHED, stop - first, FRAGMENTS)
+
+
 @WAYS
 def test_a_sum_of_a_group_that_was_replaced_is_refused(
     served: Served, ask: Callable[[Served, bytes], list[_core.Frame]]
