@@ -139,10 +139,6 @@ WAITS_ENDED_TOLD_MAX: Final = 8
 more apiece those of eight replicas take two heartbeats to fill it."""
 WAIT_WORDS_LEN_MAX: Final = 120
 """Characters of its words for whom or what: a line of a display."""
-STORED_HEADER_SIZE_MAX: Final = 90 * MIB
-"""Bytes of a safetensors header; the format's own readers stop at 100 million."""
-STORED_METADATA_SIZE_MAX: Final = 256 * KIB
-"""Bytes of it that are not the arrays': an LSN for each of SHARDS_MAX shards, and some names."""
 
 
 @final
@@ -451,6 +447,10 @@ class Limits:
     """Characters of a printed line that a display shows: a few rows of a terminal."""
     events_size_max: int = 64 * MIB
     """Bytes of events.jsonl; a role that joins and dies for ever must not fill the disk."""
+    stored_header_size_max: int = 90 * MIB
+    """Bytes of a safetensors header; the format's own readers stop at 100 million."""
+    stored_metadata_size_max: int = 256 * KIB
+    """Bytes of it that are not the arrays': an LSN for each of SHARDS_MAX shards and some names."""
     events_queued_max: int = 10_000
     """Events waiting for a slow disk; beyond, new ones are dropped and counted."""
     noise_s: float = 60.0
@@ -496,4 +496,4 @@ assert DEFAULT.dead_s < DEFAULT.shard_refused_s < DEFAULT.shard_patience_s < DEF
 assert DEFAULT.finished_refused_s < DEFAULT.coordinator_refused_s < DEFAULT.join_patience_s
 assert DEFAULT.dead_s < DEFAULT.leave_patience_s and DEFAULT.heartbeat_s * 3 < DEFAULT.notice_s
 assert LAYOUT_SIZE_MAX > LAYOUT_ARRAYS_MAX * 600
-assert STORED_HEADER_SIZE_MAX < 100_000_000
+assert DEFAULT.stored_header_size_max < 100_000_000

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, final
@@ -120,7 +121,7 @@ class RunFolder:
     Args:
         path: The folder; made by ``open`` if it is missing.
         files: The disk.
-        limits: ``events_size_max``, ``write_told_size``.
+        limits: ``events_size_max``, ``write_told_size``, ``stored_header_size_max``.
 
     Statistics:
         ``trouble``: the first failure in words, "" if none; ``events_lost``: events not written;
@@ -186,7 +187,8 @@ class RunFolder:
         ``told`` is called with the bytes handed to the disk so far, as they go.
         """
         name, step = PARAMETERS if whole else PARTIAL, self._limits.write_told_size
-        self._keep(name, lambda: _told(safetensors.encode(layout, flat, metadata), told, step))
+        pieces = functools.partial(safetensors.encode, layout, flat, metadata, limits=self._limits)
+        self._keep(name, lambda: _told(pieces(), told, step))
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """Write the report whole."""

@@ -25,9 +25,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pydownpour import _core, limits
+from pydownpour import _core
 from pydownpour.errors import CheckpointError, ConfigError
 from pydownpour.layout import DTYPE_CODES, DTYPE_SIZES, ArraySpec, Layout, raw
+from pydownpour.limits import DEFAULT, Limits
 
 FORMAT_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16"}
 """Our dtype names -> the format's."""
@@ -60,21 +61,24 @@ class Tensor:
         return (self.values.astype(np.uint32) << 16).view(np.float32)
 
 
-def encode(layout: Layout, flat: Values, metadata: Mapping[str, str]) -> Iterator[memoryview]:
+def encode(
+    layout: Layout, flat: Values, metadata: Mapping[str, str], *, limits: Limits = DEFAULT
+) -> Iterator[memoryview]:
     """The file of a layout's parameters, piece by piece, each array in its declared dtype.
 
     Args:
         layout: Names, shapes, dtypes.
         flat: All elements of the layout, float32.
         metadata: Text only, as the format demands.
+        limits: ``stored_header_size_max``.
 
     Raises:
-        CheckpointError: the header would exceed ``limits.STORED_HEADER_SIZE_MAX``.
+        CheckpointError: the header would exceed ``stored_header_size_max``.
     """
     text = _header_text(layout, metadata)
     text += b" " * (-len(text) % 8)
-    if len(text) > limits.STORED_HEADER_SIZE_MAX:
-        raise CheckpointError(_too_long(layout, len(text), limits.STORED_HEADER_SIZE_MAX))
+    if len(text) > limits.stored_header_size_max:
+        raise CheckpointError(_too_long(layout, len(text), limits.stored_header_size_max))
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for spec in _stored_order(layout):
         for start in range(spec.start, spec.start + spec.len, PIECE_LEN):
@@ -82,14 +86,15 @@ def encode(layout: Layout, flat: Values, metadata: Mapping[str, str]) -> Iterato
             yield _stored(flat[start:stop], spec.dtype)
 
 
-def check_layout(layout: Layout) -> None:
+def check_layout(layout: Layout, *, limits: Limits = DEFAULT) -> None:
     """Raise if a layout's arrays could never be written: better before the training than after.
 
     Raises:
-        ConfigError: their header would exceed ``limits.STORED_HEADER_SIZE_MAX``.
+        ConfigError: their header would exceed ``stored_header_size_max``, or leave less of it than
+            ``stored_metadata_size_max``.
     """
-    size, room = len(_header_text(layout, {})), limits.STORED_HEADER_SIZE_MAX
-    room -= limits.STORED_METADATA_SIZE_MAX
+    size = len(_header_text(layout, {}))
+    room = limits.stored_header_size_max - limits.stored_metadata_size_max
     if size > room:
         raise ConfigError(_too_long(layout, size, room))
 
@@ -97,7 +102,7 @@ def check_layout(layout: Layout) -> None:
 def _too_long(layout: Layout, size: int, size_max: int) -> str:
     return (
         f"{len(layout.arrays)} arrays need a header of {size} bytes in a safetensors file, the "
-        f"limit is {size_max} (STORED_HEADER_SIZE_MAX); use shorter names, or pack small arrays "
+        f"limit is {size_max} (stored_header_size_max); use shorter names, or pack small arrays "
         "together"
     )
 
@@ -127,13 +132,15 @@ def _stored(values: Values, dtype: str) -> memoryview:
     return raw(values.astype(_NUMPY[dtype], copy=False))
 
 
-def decode(data: bytes, *, path: str = "the file") -> tuple[dict[str, str], dict[str, Tensor]]:
+def decode(
+    data: bytes, *, path: str = "the file", limits: Limits = DEFAULT
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and arrays of a file's bytes.
 
     Raises:
         CheckpointError: the bytes are not such a file; the message says where they go wrong.
     """
-    header, body = _header(data, path)
+    header, body = _header(data, path, limits.stored_header_size_max)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise CheckpointError(f"{path}: __metadata__ must map text to text")
@@ -168,14 +175,13 @@ class _Entry:
     end: int
 
 
-def _header(data: bytes, path: str) -> tuple[dict[str, Any], memoryview]:
+def _header(data: bytes, path: str, size_max: int) -> tuple[dict[str, Any], memoryview]:
     if len(data) < 8:
         raise CheckpointError(f"{path}: {len(data)} bytes are too few for a header")
     size = int.from_bytes(data[:8], "little")
-    if size > limits.STORED_HEADER_SIZE_MAX:
+    if size > size_max:
         raise CheckpointError(
-            f"{path}: header of {size} bytes, the limit is {limits.STORED_HEADER_SIZE_MAX} "
-            "(STORED_HEADER_SIZE_MAX)"
+            f"{path}: header of {size} bytes, the limit is {size_max} (stored_header_size_max)"
         )
     if 8 + size > len(data):
         raise CheckpointError(f"{path}: header of {size} bytes in a file of {len(data)}")

@@ -139,11 +139,10 @@ def test_events_do_not_fill_the_disk() -> None:
     assert "events_size_max" in folder.trouble
 
 
-def test_names_too_long_for_the_header_do_not_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STORED_HEADER_SIZE_MAX", 10)
-    folder = RunFolder("r", files=FakeDisk())
+def test_names_too_long_for_the_header_do_not_raise() -> None:
+    folder = RunFolder("r", files=FakeDisk(), limits=limits.Limits(stored_header_size_max=10))
     folder.write_parameters(LAYOUT, np.zeros(5, np.float32), {})
-    assert "STORED_HEADER_SIZE_MAX" in folder.trouble
+    assert "stored_header_size_max" in folder.trouble
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:

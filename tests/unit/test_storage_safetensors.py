@@ -12,11 +12,11 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydownpour import limits
-from pydownpour.errors import CheckpointError
+from pydownpour.errors import CheckpointError, ConfigError
 from pydownpour.layout import ArrayEntry, Flat, Layout
+from pydownpour.limits import DEFAULT, Limits
 from pydownpour.storage import safetensors as written_by
-from pydownpour.storage.safetensors import FORMAT_NAMES, decode, encode
+from pydownpour.storage.safetensors import FORMAT_NAMES, check_layout, decode, encode
 
 
 def layout(*arrays: tuple[str, tuple[int, ...], str]) -> Layout:
@@ -130,7 +130,7 @@ def entry(begin: int, end: int, shape: Any = None, dtype: Any = "F32") -> dict[s
     [
         (b"", "too few"),
         (b"\0" * 7, "too few"),
-        (packed(b"", size=limits.STORED_HEADER_SIZE_MAX + 1), "STORED_HEADER_SIZE_MAX"),
+        (packed(b"", size=DEFAULT.stored_header_size_max + 1), "stored_header_size_max"),
         (packed(b"{}", size=3), "header of 3 bytes in a file of 10"),
         (packed(b"[]"), "not a JSON object"),
         (packed(b" {}"), "not a JSON object"),
@@ -184,7 +184,17 @@ def test_no_damage_is_read_as_something_else(data: st.DataObject) -> None:
     assert sum(t.values.nbytes for t in tensors.values()) == len(good) - end
 
 
-def test_a_header_beyond_the_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STORED_HEADER_SIZE_MAX", 100)
+def test_a_header_beyond_the_limit_is_not_written_nor_read() -> None:
+    small = Limits(stored_header_size_max=100)
     with pytest.raises(CheckpointError, match="5 arrays need a header of"):
-        written(MIXED, ramp(MIXED))
+        b"".join(encode(MIXED, ramp(MIXED), {}, limits=small))
+    with pytest.raises(CheckpointError, match=r"the limit is 100 \(stored_header_size_max\)"):
+        decode(written(MIXED, ramp(MIXED)), limits=small)
+
+
+def test_a_layout_whose_header_could_not_be_written_is_refused_with_the_numbers() -> None:
+    size = int.from_bytes(written(MIXED, ramp(MIXED))[:8], "little")
+    check_layout(MIXED, limits=Limits(stored_header_size_max=size + 9, stored_metadata_size_max=9))
+    words = r"5 arrays need a header of \d{3} bytes in a safetensors file, the limit is \d{3} "
+    with pytest.raises(ConfigError, match=words):
+        check_layout(MIXED, limits=Limits(stored_header_size_max=size, stored_metadata_size_max=9))
