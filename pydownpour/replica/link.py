@@ -8,6 +8,10 @@ new.
     queue -> announce a run of records -> write them batch by batch -> settle -> next
 
 A shard that has no room just now turns records down; they are sent again a little later.
+
+There is no table of states for it: whether a connection is open, was taken in and is idle, whether
+a fetch is wanted and was sent, and how long the shard has held us off are facts that change each by
+itself, and each has one writer or two. States would be their product, and say less.
 """
 
 from __future__ import annotations
