@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,10 @@ from pydownpour.shard.service import ShardService, run_shard, serve_shard
 from pydownpour.testing import FaultProxy
 from pydownpour.wire.messages import Status
 
+QUICK = dataclasses.replace(DEFAULT, handover_linger_s=1.0)
+FORSAKEN = dataclasses.replace(QUICK, lease_s=1.0)
+"""For a job whose only replica fails: another is awaited for as long as a lease may be held."""
+
 
 class Stage:
     """One running job. ``report`` is there after the ``async with``."""
@@ -39,7 +44,7 @@ class Stage:
         access: Access | None = None,
         before_shards: Callable[[str], FaultProxy] | None = None,
         gate: AckGate | None = None,
-        limits: Limits = DEFAULT,
+        limits: Limits = QUICK,
     ) -> None:
         self.limits = limits
         self.job, self.folder, self.shards = job, folder, shards

@@ -16,7 +16,7 @@ import pydownpour as dp
 from pydownpour.optimizers import Part
 from pydownpour.policy.averaging import Averaging
 from pydownpour.testing import FaultProxy, Faults
-from tests.e2e.stage import Stage
+from tests.e2e.stage import FORSAKEN, Stage
 from tests.reference import averaging as slow
 
 LEN, STEPS = 300, 11
@@ -227,7 +227,7 @@ async def test_who_makes_no_step_is_told(tmp_path: Path) -> None:
         async def train(replica: dp.Replica, given: Any = given) -> None:
             await replica.step(given)
 
-        async with Stage(job, tmp_path / policy.name, shards=1) as stage:
+        async with Stage(job, tmp_path / policy.name, shards=1, limits=FORSAKEN) as stage:
             with pytest.raises(dp.ConfigError, match=words):
                 await stage.replica()
 

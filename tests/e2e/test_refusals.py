@@ -25,7 +25,7 @@ from pydownpour.policy import (
     ReplicaRule,
     ShardRule,
 )
-from tests.e2e.stage import Stage, ones
+from tests.e2e.stage import FORSAKEN, Stage, ones
 from tests.reference import numbers
 
 
@@ -56,7 +56,7 @@ async def test_what_is_checked_is_what_is_sent(tmp_path: Path) -> None:
         r"wire_dtype='float32' or 'bfloat16' for the job, or a smaller learning rate. That was "
         r"push 10 in a row that was not applied \(nonfinite_steps_max\)"
     )
-    async with Stage(job, tmp_path / "run") as stage:
+    async with Stage(job, tmp_path / "run", limits=FORSAKEN) as stage:
         with pytest.raises(dp.GradientsRefused, match=words):
             await stage.replica()
     gradients = stage.report["gradients"]
@@ -68,7 +68,7 @@ async def test_finite_gradients_whose_sum_is_not_are_not_sent(tmp_path: Path) ->
     job = job_of()
     job.policy = dp.Downpour(push_every=3, local_rate=0.0)
     always(job, 3e38)
-    async with Stage(job, tmp_path / "run") as stage:
+    async with Stage(job, tmp_path / "run", limits=FORSAKEN) as stage:
         with pytest.raises(dp.GradientsRefused, match="accrued over 3 steps, are too large for"):
             await stage.replica()
     assert stage.report["pushes"]["refused"] == 0
@@ -77,7 +77,7 @@ async def test_finite_gradients_whose_sum_is_not_are_not_sent(tmp_path: Path) ->
 async def test_an_optimizer_that_overflows_is_as_loud_as_nan(tmp_path: Path) -> None:
     job = job_of(dp.Adagrad(lr=0.1))
     always(job, 1e30)
-    async with Stage(job, tmp_path / "run") as stage:
+    async with Stage(job, tmp_path / "run", limits=FORSAKEN) as stage:
         with pytest.raises(dp.GradientsRefused, match=r"the optimizer's result holds \d+ NaN or"):
             await stage.replica()
     np.testing.assert_array_equal(stage.parameters()["w"], 0.0)
@@ -167,7 +167,7 @@ async def test_a_push_above_max_norm_is_as_loud_as_nan_and_never_sent(tmp_path: 
         r"above the job's max_norm of 100; dropped, nothing was pushed. Scale or clip it before "
         r"step\(\), or choose a larger max_norm. That was push 10 in a row that was not applied"
     )
-    async with Stage(job, tmp_path / "run") as stage:
+    async with Stage(job, tmp_path / "run", limits=FORSAKEN) as stage:
         with pytest.raises(dp.GradientsRefused, match=words):
             await stage.replica()
     gradients = stage.report["gradients"]

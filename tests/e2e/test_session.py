@@ -13,7 +13,7 @@ import pytest
 import pydownpour as dp
 from pydownpour.errors import JobFailed, LayoutMismatch, NonFiniteGradient
 from pydownpour.testing import FaultProxy, Faults
-from tests.e2e.stage import Stage, ones
+from tests.e2e.stage import FORSAKEN, Stage, ones
 
 
 def counting_job(length: int = 1000, **settings: Any) -> dp.Job:
@@ -175,7 +175,7 @@ async def test_nothing_but_nan_ends_the_replica_in_words(tmp_path: Path) -> None
         while True:
             await replica.step(ones(job, np.inf))
 
-    async with Stage(job, tmp_path / "run") as stage:
+    async with Stage(job, tmp_path / "run", limits=FORSAKEN) as stage:
         with pytest.raises(NonFiniteGradient, match="10 steps in a row"):
             await stage.replica()
     # A job without declared work is over when its last replica has left.
