@@ -292,6 +292,7 @@ def _replica(job: JobState, member: Member) -> dict[str, Any]:
         "bytes_received": stats.bytes_received,
         "reduced_sent": stats.reduced_sent,
         "reduced_received": stats.reduced_received,
+        "state_bytes": stats.state_bytes,
         "waited_s": {
             name.removeprefix("waited_").removesuffix("_s"): round(getattr(stats, name), 3)
             for name in WAITED

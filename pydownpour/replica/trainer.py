@@ -645,4 +645,5 @@ class Trainer:
             losses_not_finite=self.losses_not_finite,
             **self.waited.by_kind(),
             residual_bytes=0 if self.encoder.residual is None else self.encoder.residual.nbytes,
+            state_bytes=0 if self.local is None else self.local.size,
         )

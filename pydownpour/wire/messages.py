@@ -327,6 +327,8 @@ class ReplicaStats(Message, frozen=True, kw_only=True):
     """Of acknowledged pushes (each push's largest over shards and fragments)."""
     residual_bytes: Count = 0
     """Memory of what the job's codec left out of pushes, to go with later ones."""
+    state_bytes: Count = 0
+    """Memory of what its own optimizer keeps, where it trains by itself."""
     waited_push_s: Seconds = 0.0
     waited_blocks_s: Seconds = 0.0
     waited_round_s: Seconds = 0.0

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import pydownpour as dp
+from pydownpour import _core
 from pydownpour.optimizers import Part
 from pydownpour.policy.averaging import Averaging
 from pydownpour.testing import FaultProxy, Faults
@@ -106,6 +107,8 @@ async def test_one_replica_is_the_twin_to_the_bit(
     assert stage.report["pushes"]["applied"] == blocks
     assert stage.report["optimizer"] == policy.outer().describe()  # type: ignore[union-attr]
     assert stage.report["local_optimizer"] == rule.describe()
+    planes = _core.Optimizer(rule.parts()).planes
+    assert stage.report["replicas"][0]["state_bytes"] == 4 * LEN * planes
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_rate_is_over_the_time_of_training() -> None:
 def test_every_total_of_a_replica_is_summed() -> None:
     """A count added to the messages must be added here, or a restart would forget it."""
     momentary = {"loss", "staleness", "waiting_for", "rss_bytes", "residual_bytes", "fallback"}
-    momentary |= {"policy"}
+    momentary |= {"policy", "state_bytes"}
     assert set(SUMMED) | momentary == set(ReplicaStats.__struct_fields__)
     ones = ReplicaStats(**dict.fromkeys(SUMMED, 1))  # type: ignore[arg-type]
     both = add_stats(ones, ones)

@@ -13,27 +13,33 @@ use crate::shard::Optimizer;
 
 /// An optimizer and its state, for one copy of the parameters.
 #[pyclass(frozen, module = "pydownpour._core")]
-pub struct LocalOptimizer(Mutex<Local>);
+pub struct LocalOptimizer {
+    local: Mutex<Local>,
+    size: usize,
+}
 
 #[pymethods]
 impl LocalOptimizer {
     #[new]
     #[pyo3(signature = (optimizer, *, len))]
     fn new(py: Python<'_>, optimizer: &Optimizer, len: usize) -> PyResult<Self> {
-        enter(py, 4 * len, || Ok(Self(Mutex::new(Local::new(optimizer.compile()?, len)))))
+        enter(py, 4 * len, || {
+            let local = Local::new(optimizer.compile()?, len);
+            let size = local.size();
+            Ok(Self { local: Mutex::new(local), size })
+        })
     }
 
-    /// Bytes of its state.
+    /// Bytes of its state; nobody waits for a step to be told.
     #[getter]
-    fn size(&self, py: Python<'_>) -> PyResult<usize> {
-        enter(py, 0, || Ok(self.0.lock().map_err(|_| Failure::Poisoned)?.size()))
+    fn size(&self) -> usize {
+        self.size
     }
 
     /// Forget the state; what schedules count goes on.
     fn begin(&self, py: Python<'_>) -> PyResult<()> {
-        let size = self.size(py)?;
-        enter(py, size, || {
-            self.0.lock().map_err(|_| Failure::Poisoned)?.begin();
+        enter(py, self.size, || {
+            self.local.lock().map_err(|_| Failure::Poisoned)?.begin();
             Ok(())
         })
     }
@@ -49,7 +55,7 @@ impl LocalOptimizer {
     ) -> PyResult<bool> {
         enter(py, gradient.size(), || {
             gradient.apart_from(&target)?;
-            let mut local = self.0.lock().map_err(|_| Failure::Poisoned)?;
+            let mut local = self.local.lock().map_err(|_| Failure::Poisoned)?;
             Ok(local.step(target.elements_mut()?, &gradient.sources()?, samples)?)
         })
     }
