@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 WIDTH, HEIGHT = 560, 330
-LEFT, RIGHT, TOP, BOTTOM = 74, 14, 34, 46
+LEFT, RIGHT, TOP, BOTTOM = 74, 24, 34, 46
 LEGEND_ROW: Final = 17
 GLYPH: Final = 6.9
 """Mean width of a letter, for the room that legends and labels need."""
