@@ -31,7 +31,8 @@ h2{margin-top:2.5em;border-top:1px solid #8884;padding-top:1em}
 table{border-collapse:collapse;margin:1em 0;font-size:13px;display:block;overflow-x:auto}
 td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
 td:first-child,th:first-child,td.words,th.words{text-align:left}td.words{white-space:normal}
-td.again{text-align:left;white-space:normal;min-width:23em}code{font-size:12px}td code{user-select:all}
+td.again{text-align:left;white-space:normal;min-width:23em}
+code{font-size:12px}td code{user-select:all}
 .charts{display:flex;flex-wrap:wrap;gap:1em}
 .mark{border:1px solid #8888;border-radius:1em;padding:.1em .7em;font-size:12px;font-weight:400}
 .no{color:#c0392b;font-weight:600}.beside{opacity:.65}
