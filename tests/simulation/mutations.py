@@ -675,6 +675,15 @@ def one_of_a_ring_pushes_all_shares(patch: Patch) -> None:
     patch.setattr(Place, "own", property(lambda self: self.shares))
 
 
+def parameters_do_not_go_around(patch: Patch) -> None:
+    """Each of a ring has those of its own share, and goes on with older ones of all others."""
+
+    async def none(self: reducing.Member, number: int, place: Place, words: str) -> str:
+        return words
+
+    patch.setattr(reducing.Member, "_give_down", none)
+
+
 def a_share_is_taken_for_all(patch: Patch) -> None:
     """Who has fetched its own share believes that it has all of the others', too."""
     done = Link.fetch_done
@@ -970,6 +979,8 @@ MUTATIONS: Final = (
     Mutation("a sum begins anew at each of a ring", ("calm",), a_childs_sum_is_forgotten,
              ("lost", "never applied"), RING),
     Mutation("one of a ring pushes all shares", ("calm",), one_of_a_ring_pushes_all_shares,
+             ("lost", "never applied"), RING),
+    Mutation("parameters do not go around", ("calm",), parameters_do_not_go_around,
              ("lost", "never applied"), RING),
     Mutation("a share is taken for all", ("kill", "swarm"), a_share_is_taken_for_all,
              ("a fetch is as new",), RING),
