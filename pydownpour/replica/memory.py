@@ -19,9 +19,10 @@
     since         4                 only if a landing redoes the copy's own steps:  LocalCopy
                                     those since a fetch was asked for
     group's sum   4                 only if replicas reduce among themselves: what  Member
-                                    goes up, or is pushed by the first of them
-    child's sum   4                 the same, one for each of at most two children  Child
-    pushed sum    4                 the same, at the first of them                  Means
+                                    goes on to another, or is pushed here
+    child's sum   4                 the same, one for each child: of at most two    Child
+                                    in a tree and one in a ring, if all listen
+    pushed sum    4                 the same, at a tree's first or each of a ring   Means
     other dtypes  the array's       only of arrays that are not float32             LocalCopy
     rows' moments 8 for each        only of a weight matrix whose gradient is       NaturalGradient
                   direction and     natural: rank times width, of its inputs and
