@@ -26,15 +26,16 @@ MARKS: Final[dict[FormName, str]] = {
 }
 
 STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:76em;margin:2em auto;padding:0 1em;color:#222}
+body{font:15px/1.5 system-ui,sans-serif;max-width:96em;margin:2em auto;padding:0 1em;color:#222}
 h2{margin-top:2.5em;border-top:1px solid #8884;padding-top:1em}
 table{border-collapse:collapse;margin:1em 0;font-size:13px;display:block;overflow-x:auto}
 td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
 td:first-child,th:first-child,td.words,th.words{text-align:left}td.words{white-space:normal}
-td.again{text-align:left;white-space:normal;min-width:23em}
-code{font-size:12px}td code{user-select:all}
+td.again{text-align:left}
+p{max-width:60em}code{font-size:12px}td code{user-select:all}
 .charts{display:flex;flex-wrap:wrap;gap:1em}
-.mark{border:1px solid #8888;border-radius:1em;padding:.1em .7em;font-size:12px;font-weight:400}
+.mark{border:1px solid #8888;border-radius:1em;padding:.1em .7em;font-size:12px;font-weight:400;
+white-space:nowrap}
 .no{color:#c0392b;font-weight:600}.beside{opacity:.65}
 @media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}.no{color:#ff7466}}
 """
