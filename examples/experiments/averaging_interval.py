@@ -86,6 +86,9 @@ def claims(results: Results) -> Iterator[Claim]:
         yield Claim(f"skewed, {rule}: accuracy that is lost from 1 to 100", lost, 0.1)
         lost = mean("accuracy", rule, 1, False) - mean("accuracy", rule, 100, False)
         yield Claim(f"alike, {rule}: accuracy that is lost from 1 to 100", lost, -0.02, 0.02)
+    losses = [sum(mean("loss", rule, k, False) for k in EVERY) for rule in ("natural", "sgd")]
+    words = "alike, all intervals: share of the loss that natural gradients take away"
+    yield Claim(words, 1 - losses[0] / losses[1], 0.25)
     for every in EVERY:
         share = 1 - mean("loss", "natural", every, False) / mean("loss", "sgd", every, False)
         words = f"alike, every {every}: share of the loss that natural gradients take away"
