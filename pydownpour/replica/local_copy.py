@@ -100,7 +100,7 @@ class LocalCopy:
         for name, array in self._foreign.items():
             # Where it wrote nothing, the view is more exact than its rounding.
             view = self._views[name]
-            np.copyto(view, array, where=array != view.astype(array.dtype), casting="same_kind")
+            np.copyto(view, array, where=array != view.astype(array.dtype), casting="unsafe")
 
     def delta(self) -> Flat:
         """How far it went since the last push or fetch, (elements,) float32, as a gradient has it.
