@@ -90,7 +90,9 @@ def test_what_is_recorded_was_applied(plan: str) -> None:
 @pytest.mark.parametrize("plan", [name for name in PLANS if not PLANS[name].is_doom])
 def test_pushes_that_leave_fragments_out(plan: str) -> None:
     left_out = silent = 0
-    for seed in range(FIRST, FIRST + COUNTED):
+    for seed in range(FIRST, FIRST + 3 * COUNTED):
+        if seed >= FIRST + COUNTED and silent:
+            break  # the rest is for plans of which none so far was silent
         world = swarm.sparse(seed, plan).run()
         assert not world.checks.violations, f"sparse seed {seed}, {plan}: {world.checks.violations}"
         left_out += world.report["gradients"]["fragments_left_out"]
