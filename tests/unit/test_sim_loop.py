@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import random
 import sys
 import weakref
@@ -169,6 +170,17 @@ def test_timers_of_any_distance_come_in_order(loop: SimLoop) -> None:
         until = max(alive[0][0], now) if alive else now
         assert timers.pop_next(now) == [timer for when, _, timer in alive if when <= until]
         waiting, now = [entry for entry in alive if entry[0] > until], until
+
+
+def test_what_is_never_due_waits_for_ever(loop: SimLoop) -> None:
+    """A patience of infinity is a time limit like any other, on asyncio's own loop, too."""
+
+    async def waits() -> str:
+        patience = asyncio.ensure_future(asyncio.sleep(math.inf))
+        await asyncio.sleep(1.0)
+        return "waits" if patience.cancel() else repr(patience.exception())
+
+    assert loop.run_until_complete(waits()) == "waits"
 
 
 def test_a_timer_costs_the_same_beside_many_that_are_far_away(loop: SimLoop) -> None:

@@ -18,6 +18,8 @@ from pydownpour.sim.machines.process import ProcessState, SimProcess
 _RUNNING = ProcessState.RUNNING
 SLICES_A_S: Final = 64
 """Slices of a virtual second. A power of two: which slice a time is in is not rounded."""
+FAR_S: Final = 2.0**40
+"""One slice has all that is due behind that, and what is never due: infinity has no number."""
 CANCELLED_KEPT = 200
 """Cancelled timers kept before they are swept out, if they are half of all."""
 
@@ -110,7 +112,7 @@ class Timers:
         timer._when, timer._timers = when, self
         self._order += 1
         self._count += 1
-        number = int(when * SLICES_A_S)
+        number = int((when if when < FAR_S else FAR_S) * SLICES_A_S)
         if number <= self._near:
             heapq.heappush(self._heap, (when, self._order, timer))
         elif (entries := self._later.get(number)) is not None:
